@@ -1,0 +1,65 @@
+"""Joins the rooms: a recording is scheduled and placed, then run. The engine knows graphs, never blocks or cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from foldloom.execution import Kernel, run_plan
+from foldloom.graph import Ints
+from foldloom.placement import place
+from foldloom.plan import Plan, Statistics
+from foldloom.recording import Column, Recording
+from foldloom.schedulers import Scheduler
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A batch that is ready to run: the plan, its inputs in the order in which it places them, and the nesting of the
+    results. Pickles; made in one process, it can run in another."""
+
+    plan: Plan
+    inputs: tuple[Column, ...]
+    results: tuple[Any, ...]
+
+    def statistics(self) -> Statistics:
+        return self.plan.statistics()
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __str__(self) -> str:
+        return f"{len(self)} examples: {self.plan.statistics()}"
+
+
+def prepare(recording: Recording, scheduler: Scheduler) -> Planned:
+    graph = recording.graph
+    plan = place(graph, scheduler.step_of_node(graph))
+    inputs: list[Column] = []
+    start = 0
+    for column in recording.inputs:
+        inputs.append(_reorder(column, plan.input_order[start : start + len(column)]))
+        start += len(column)
+    return Planned(plan, tuple(inputs), recording.results)
+
+
+def execute(planned: Planned, kernels: Sequence[Kernel | None], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """One tensor for each block of the plan's outputs."""
+    inputs = [to_tensor(column, device) for column in planned.inputs]
+    return run_plan(planned.plan, inputs, kernels, device)
+
+
+def to_tensor(column: Column, device: torch.device) -> torch.Tensor:
+    if isinstance(column, np.ndarray):
+        return torch.from_numpy(column).to(device)
+    return torch.stack(column)
+
+
+def _reorder(column: Column, order: Ints) -> Column:
+    if isinstance(column, np.ndarray):
+        return column[order]
+    return tuple([column[position] for position in order.tolist()])

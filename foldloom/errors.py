@@ -1,0 +1,62 @@
+"""Everything Foldloom raises on its own account.
+
+    FoldloomError
+    ├── RecordingError          a call that cannot be recorded
+    │   ├── ArgumentError       an argument that cannot be batched
+    │   ├── ForeignValueError   a value of another batch, or of one that is over
+    │   └── ValueNotReadyError  a value was needed before the batch had run
+    ├── CellError               a cell that failed or broke its contract
+    │   ├── CellOutputError     it returned something other than tensors with the batch first
+    │   └── NestedCellError     it called itself
+    ├── PlanError               a plan or schedule that is not well formed
+    │   └── CellMismatchError   a plan met other cells than it was made for
+    └── StackError              results of different structure cannot be stacked
+
+What the user's own code raises is raised as it is, with a note that says which example it was.
+"""
+
+from __future__ import annotations
+
+
+class FoldloomError(Exception):
+    pass
+
+
+class RecordingError(FoldloomError):
+    pass
+
+
+class ArgumentError(RecordingError, TypeError):
+    pass
+
+
+class ForeignValueError(RecordingError):
+    pass
+
+
+class ValueNotReadyError(RecordingError, TypeError):
+    pass
+
+
+class CellError(FoldloomError):
+    pass
+
+
+class CellOutputError(CellError):
+    pass
+
+
+class NestedCellError(CellError):
+    pass
+
+
+class PlanError(FoldloomError):
+    pass
+
+
+class CellMismatchError(PlanError):
+    pass
+
+
+class StackError(FoldloomError):
+    pass

@@ -1,0 +1,105 @@
+"""Running a plan, step by step, over arenas.
+
+Between two steps stands one *exchange*: the outputs of the step before are written into their arenas, and the operands
+of the next step are read from them. The cell of a step is ordinary autograd code and knows nothing of arenas; the
+exchange is the one autograd function that does. Its backward is the mirror image: gradients of the operands are added into
+gradient arenas, gradients of the outputs are slices of them. See `exchange` for why that is exact.
+
+Why not one autograd function around the whole plan, with a small graph per step inside? It was the first design. Calling
+the autograd engine anew for every step costs several times what an exchange does, and every tensor that a cell closes over
+must be found and handed through by hand. With exchanges the engine runs once and finds them itself; double backward, hooks
+and autocast work because nothing stands in their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from foldloom.errors import CellError, CellOutputError
+from foldloom.execution.exchange import Buffers
+from foldloom.execution.kernels import Kernel, describe
+from foldloom.execution.weight_grads import weight_grads_once
+from foldloom.plan import Plan, Step
+
+
+def run_plan(
+    plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of a plan, one tensor for each block of ``plan.outputs``.
+
+    ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
+    each op, None for inputs.
+    """
+    buffers = Buffers(plan, device)
+    writes, outputs = buffers.place_inputs(inputs)
+    with weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
+        for number, step in enumerate(plan.steps):
+            kernel = kernels[step.op]
+            assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
+            operands = buffers.exchange(writes, outputs, step.reads)
+            outputs = _call(kernel, operands, plan, number, step)
+            writes = step.writes
+    return tuple(buffers.exchange(writes, outputs, plan.outputs))
+
+
+def _call(
+    kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step
+) -> Sequence[torch.Tensor]:
+    versions = [] if torch.is_inference_mode_enabled() else [operand._version for operand in operands]
+    try:
+        outputs = kernel.call(*operands)
+        kernel.check(outputs, step.count)
+    except CellOutputError:
+        raise
+    except Exception as error:
+        raise CellError(_explain(kernel, operands, plan, number, step, error)) from error
+    for operand, version in zip(operands, versions, strict=False):
+        if operand._version != version:
+            raise CellError(
+                f"cell {kernel.op.label} changes one of its arguments in place. Other cells may read the same value: "
+                "write `x = x + 1` instead of `x += 1`, or `x.relu()` instead of `x.relu_()`"
+            )
+    return outputs
+
+
+def _explain(
+    kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step, error: Exception
+) -> str:
+    examples = plan.example_of_node[plan.nodes[step.first : step.first + step.count]]
+    culprit = _first_failing_member(kernel, operands, step.count)
+    which = (
+        f"example {examples[culprit]}"
+        if culprit is not None
+        else f"{step.count} members together (each alone succeeds), of examples {_some(sorted(set(examples.tolist())))}"
+    )
+    shapes = ", ".join(describe(operand) for operand in operands)
+    return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}"
+
+
+def _first_failing_member(kernel: Kernel, operands: Sequence[torch.Tensor], count: int) -> int | None:
+    with torch.no_grad():
+        for member in range(count):
+            try:
+                kernel.call(*[operand[member : member + 1] for operand in operands])
+            except Exception:
+                return member
+    return None
+
+
+def _some(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+
+
+def _modules_of_repeated_ops(plan: Plan, kernels: Sequence[Kernel | None]) -> list[torch.nn.Module]:
+    """The modules that run in more than one step: there, weight gradients are worth collecting."""
+    seen: set[int] = set()
+    repeated: dict[int, torch.nn.Module] = {}
+    for step in plan.steps:
+        kernel = kernels[step.op]
+        if kernel is not None and kernel.module is not None:
+            if id(kernel.module) in seen:
+                repeated[id(kernel.module)] = kernel.module
+            seen.add(id(kernel.module))
+    return list(repeated.values())

@@ -1,0 +1,292 @@
+"""Weight gradients once.
+
+A weight that many steps use receives, from each of them, one product of (gradient, input). Taking these products step by step
+writes and adds the whole weight matrix every time, which for a chain of narrow steps costs more than the steps
+themselves. Here each use only notes its two factors, and the products are taken over many rows at a time.
+
+While a plan runs, the weight matrices of its repeated cells are replaced by `LateWeight`, a tensor that computes like the
+weight but notes its uses. Autograd sees
+
+    weight ──> tap ──> use, use, use, ...
+
+where each use sends nothing back along the edge to the tap, and the tap, which the engine runs once all uses have run,
+answers for all of them. Functions that it does not know see the weight itself, so what is not faster here is merely
+ordinary. A backward pass that is itself recorded takes the ordinary products too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._pytree import tree_map_only
+
+ENOUGH_ROWS = 256
+"""Factors are held until they have this many rows: from there on, a larger product is no faster per row."""
+
+_swapping = threading.RLock()
+
+
+@contextmanager
+def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Within this context, the weight matrices of the modules note their uses."""
+    if not modules or not torch.is_grad_enabled() or _autocasting():
+        yield
+        return
+    # Modules are shared by all threads, and a second run must not take the first one's stand-ins for weights.
+    with _swapping:
+        swapped: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+        stand_in: dict[int, LateWeight] = {}
+        try:
+            for owner in {id(child): child for module in modules for child in module.modules()}.values():
+                for name, weight in list(owner._parameters.items()):
+                    if weight is not None and weight.requires_grad and weight.ndim == 2:
+                        swapped.append((owner, name, weight))
+                        late = stand_in.setdefault(id(weight), LateWeight(weight))
+                        owner._parameters[name] = late  # type: ignore[assignment]
+            yield
+        finally:
+            for owner, name, weight in swapped:
+                owner._parameters[name] = weight
+
+
+class LateWeight(torch.Tensor):
+    """Stands for a weight matrix while a plan runs."""
+
+    weight: torch.nn.Parameter
+    uses: dict[Any, tuple[_Ledger, torch.Tensor, Sequence[torch.Tensor]]]
+
+    def __new__(cls, weight: torch.nn.Parameter) -> LateWeight:
+        late: LateWeight = torch.Tensor._make_subclass(cls, weight.detach(), weight.requires_grad)
+        late.weight = weight
+        late.uses = {}
+        return late
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        use = _USES.get(func)
+        if use is not None:
+            result = use(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        plain_args, plain_kwargs = tree_map_only(LateWeight, _weight_of, (tuple(args), kwargs or {}))
+        return func(*plain_args, **plain_kwargs)
+
+    def tap(self, key: Any, ledger: Callable[[], _Ledger], *tensors: torch.Tensor) -> tuple[_Ledger, torch.Tensor]:
+        """The ledger of one kind of use of this weight, and the token that its uses hang on."""
+        known = self.uses.get(key)
+        if known is None:
+            book = ledger()
+            # The tensors are kept because keys name them by id, which a later tensor must not inherit.
+            known = self.uses[key] = (book, _Tap.apply(book, *tensors), tensors)
+        return known[0], known[1]
+
+
+def _weight_of(late: LateWeight) -> torch.nn.Parameter:
+    return late.weight
+
+
+def _autocasting() -> bool:
+    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda", "xpu", "mps"))
+
+
+class _Ledger:
+    """What a weight has yet to receive, kept apart for each backward pass."""
+
+    def __init__(self) -> None:
+        self._noted: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._rows: dict[int, int] = {}
+        self._totals: dict[int, tuple[torch.Tensor | None, ...]] = {}
+
+    def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        current = _backward_pass()
+        self._noted.setdefault(current, []).append((left, right))
+        self._rows[current] = self._rows.get(current, 0) + len(left)
+        if self._rows[current] >= ENOUGH_ROWS:
+            self._settle(current)
+
+    def close(self) -> tuple[torch.Tensor | None, ...] | None:
+        """Everything received in the current backward pass; None if nothing was."""
+        current = _backward_pass()
+        if current in self._noted:
+            self._settle(current)
+        return self._totals.pop(current, None)
+
+    def _settle(self, current: int) -> None:
+        noted = self._noted.pop(current)
+        del self._rows[current]
+        left, right = (items[0] if len(items) == 1 else torch.cat(items) for items in zip(*noted, strict=True))
+        self._totals[current] = self.add(self._totals.get(current), left, right)
+
+    def add(
+        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        raise AssertionError("each kind of use has a ledger of its own")
+
+
+def _backward_pass() -> int:
+    number: int = torch._C._current_graph_task_id()  # type: ignore[attr-defined]
+    return number
+
+
+class _ProductLedger(_Ledger):
+    """For ``input @ weight.T + bias``: weight receives gradient.T @ input, bias the sum of the gradients."""
+
+    def __init__(self, transposed: bool, has_bias: bool) -> None:
+        super().__init__()
+        self._transposed, self._has_bias = transposed, has_bias
+
+    def add(
+        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        inputs, grads = left, right
+        first, second = (inputs, grads) if self._transposed else (grads, inputs)
+        if total is None:
+            return first.t() @ second, grads.sum(0) if self._has_bias else None
+        weight, bias = total
+        assert weight is not None
+        weight.addmm_(first.t(), second)
+        if bias is not None:
+            bias.add_(grads.sum(0))
+        return weight, bias
+
+
+class _RowsLedger(_Ledger):
+    """For a table lookup: each row that was read receives its gradients."""
+
+    def __init__(self, row_count: int, padding_row: int) -> None:
+        super().__init__()
+        self._row_count, self._padding_row = row_count, padding_row
+
+    def add(
+        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        rows, grads = left, right
+        if self._padding_row >= 0:
+            grads = grads.masked_fill((rows == self._padding_row).unsqueeze(1), 0)
+        table = grads.new_zeros(self._row_count, grads.shape[1]) if total is None else total[0]
+        assert table is not None
+        return (table.index_add_(0, rows, grads),)
+
+
+class _Tap(torch.autograd.Function):
+    """Runs backward once all uses have; answers for them."""
+
+    @staticmethod
+    def forward(ctx: Any, ledger: _Ledger, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.set_materialize_grads(False)
+        ctx.ledger, ctx.count = ledger, len(tensors)
+        return tensors[0].new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        received = ctx.ledger.close()
+        return (None, *(received[: ctx.count] if received is not None else [None] * ctx.count))
+
+
+class _Product(torch.autograd.Function):
+    """``input @ weight.T + bias``, or ``input @ weight`` when transposed; weight and bias are credited through the tap."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        ledger: _Ledger,
+        transposed: bool,
+        token: torch.Tensor,
+        inputs: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        ctx.ledger, ctx.transposed, ctx.has_bias = ledger, transposed, bias is not None
+        ctx.save_for_backward(inputs, weight)
+        return inputs @ weight if transposed else functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (grad,) = grads
+        inputs, weight = ctx.saved_tensors
+        back = weight.t() if ctx.transposed else weight
+        grad_inputs = grad @ back if ctx.needs_input_grad[3] else None
+        rows, grad_rows = inputs.reshape(-1, inputs.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        if not torch.is_grad_enabled():
+            ctx.ledger.note(rows, grad_rows)
+            return None, None, None, grad_inputs, None, None
+        grad_weight = rows.t() @ grad_rows if ctx.transposed else grad_rows.t() @ rows
+        return None, None, None, grad_inputs, grad_weight, grad_rows.sum(0) if ctx.has_bias else None
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, ledger: _Ledger, padding_row: int, token: torch.Tensor, rows: torch.Tensor, table: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.ledger, ctx.padding_row, ctx.row_count = ledger, padding_row, len(table)
+        ctx.save_for_backward(rows)
+        return functional.embedding(rows, table)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (rows,) = ctx.saved_tensors
+        flat, grad_rows = rows.reshape(-1), grads[0].reshape(-1, grads[0].shape[-1])
+        if not torch.is_grad_enabled():
+            ctx.ledger.note(flat, grad_rows)
+            return None, None, None, None, None
+        if ctx.padding_row >= 0:
+            grad_rows = grad_rows.masked_fill((flat == ctx.padding_row).unsqueeze(1), 0)
+        table = grad_rows.new_zeros(ctx.row_count, grad_rows.shape[1]).index_add(0, flat, grad_rows)
+        return None, None, None, None, table
+
+
+def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    if type(weight) is not LateWeight or isinstance(input, LateWeight) or isinstance(bias, LateWeight):
+        return NotImplemented
+    credited = (weight.weight,) if bias is None else (weight.weight, bias)
+    ledger, token = weight.tap(
+        ("linear", id(bias)), lambda: _ProductLedger(transposed=False, has_bias=bias is not None), *credited
+    )
+    return _Product.apply(ledger, False, token, input, weight.weight, bias)
+
+
+def _use_product(input: torch.Tensor, other: torch.Tensor) -> Any:
+    if type(other) is not LateWeight or isinstance(input, LateWeight) or input.ndim < 2:
+        return NotImplemented
+    ledger, token = other.tap("product", lambda: _ProductLedger(transposed=True, has_bias=False), other.weight)
+    return _Product.apply(ledger, True, token, input, other.weight, None)
+
+
+def _use_embedding(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if type(weight) is not LateWeight or max_norm is not None or scale_grad_by_freq or sparse:
+        return NotImplemented
+    row_count = len(weight.weight)
+    padding_row = -1 if padding_idx is None else padding_idx % row_count
+    ledger, token = weight.tap(("rows", padding_row), lambda: _RowsLedger(row_count, padding_row), weight.weight)
+    return _Lookup.apply(ledger, padding_row, token, input, weight.weight)
+
+
+_USES: dict[Any, Callable[..., Any]] = {
+    functional.linear: _use_linear,
+    functional.embedding: _use_embedding,
+    torch.matmul: _use_product,
+    torch.mm: _use_product,
+    torch.Tensor.matmul: _use_product,
+    torch.Tensor.mm: _use_product,
+    torch.Tensor.__matmul__: _use_product,
+}

@@ -1,0 +1,225 @@
+"""What was asked: the operations of every example, as columns.
+
+A graph is recorded once per example and merged by offset, so nothing here is an object per node. Everything is
+numbered in recording order, which is a topological order: a node may only use values made before it.
+
+    node     one application of an op in one example
+    value    one output of one node; the outputs of a node are numbered consecutively
+    operand  one value that a node reads; the operands of a node stand consecutively, in argument order
+
+An *input* is a node whose op has no operands and no cell: its value was given, not computed.
+
+This module knows numpy and nothing of torch: recording and planning run where torch is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+_FLOATING = ("float", "bfloat", "complex")
+
+
+class Type:
+    """The shape and dtype of one value of one example, without a batch dimension.
+
+    Types are interned, so that two equal types are one object and a signature compares by identity.
+    """
+
+    __slots__ = ("dtype", "shape")
+    _interned: ClassVar[dict[tuple[tuple[int, ...], str], Type]] = {}
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __new__(cls, shape: Iterable[int], dtype: str) -> Type:
+        key = (tuple(shape), dtype)
+        known = cls._interned.get(key)
+        if known is None:
+            known = super().__new__(cls)
+            object.__setattr__(known, "shape", key[0])
+            object.__setattr__(known, "dtype", dtype)
+            known = cls._interned.setdefault(key, known)
+        return known
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Type is shared by everything that has it and never changes")
+
+    def __reduce__(self) -> tuple[type[Type], tuple[tuple[int, ...], str]]:
+        return Type, (self.shape, self.dtype)
+
+    @property
+    def differentiable(self) -> bool:
+        return self.dtype.startswith(_FLOATING)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Op:
+    """The unit of batching: nodes of equal ops may share a step, and nothing else may.
+
+    Equality is exact and covers everything that tells two calls apart: which cell (``key``), the settings it was called
+    with (``settings``, the keyword arguments and the nesting of the positional ones), and the types.
+    """
+
+    key: str
+    inputs: tuple[Type, ...]
+    outputs: tuple[Type, ...]
+    settings: Hashable = ()
+    label: str = field(default="", compare=False)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.key, self.inputs, self.outputs, self.settings))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A hash of strings differs from process to process.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+    @property
+    def is_input(self) -> bool:
+        return self.key in (CONSTANT, TRACKED)
+
+    def __str__(self) -> str:
+        arguments = ", ".join(map(repr, self.inputs))
+        results = ", ".join(map(repr, self.outputs))
+        return f"{self.label or self.key}({arguments}) -> {results}"
+
+
+CONSTANT = "constant"
+"""The key of inputs that need no gradient."""
+
+TRACKED = "tracked"
+"""The key of inputs through which gradients flow back to the tensors that were given."""
+
+
+def input_op(type: Type, is_tensor: bool, tracked: bool) -> Op:
+    """Numbers and arrays are kept apart from tensors: they travel between processes in a different form."""
+    return Op(TRACKED if tracked else CONSTANT, (), (type,), "tensor" if is_tensor else "array")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The nodes of one or many examples.
+
+    ``depth_of_node`` is 0 for inputs and one more than the deepest operand otherwise; it is a column because the
+    recorder knows it for almost nothing while deriving it afterwards would take a pass per level.
+    ``outputs`` are the values that somebody will look at, in the order in which they were returned.
+    """
+
+    ops: tuple[Op, ...]
+    op_of_node: Ints
+    operands: Ints
+    depth_of_node: Ints
+    nodes_of_example: Ints
+    outputs: Ints
+    outputs_of_example: Ints
+
+    @property
+    def node_count(self) -> int:
+        """Nodes that compute something; inputs do not count."""
+        return int(np.count_nonzero(self.depth_of_node))
+
+    @property
+    def example_count(self) -> int:
+        return len(self.nodes_of_example)
+
+    @cached_property
+    def arity_of_node(self) -> Ints:
+        return np.array([len(op.inputs) for op in self.ops], np.int64)[self.op_of_node]
+
+    @cached_property
+    def width_of_node(self) -> Ints:
+        """How many values each node makes."""
+        return np.array([len(op.outputs) for op in self.ops], np.int64)[self.op_of_node]
+
+    @cached_property
+    def first_operand_of_node(self) -> Ints:
+        return starts_of(self.arity_of_node)
+
+    @cached_property
+    def first_value_of_node(self) -> Ints:
+        return starts_of(self.width_of_node)
+
+    @cached_property
+    def value_count(self) -> int:
+        return int(self.width_of_node.sum())
+
+    @cached_property
+    def node_of_value(self) -> Ints:
+        return np.repeat(np.arange(len(self.op_of_node)), self.width_of_node)
+
+    @cached_property
+    def example_of_node(self) -> Ints:
+        return np.repeat(np.arange(self.example_count), self.nodes_of_example)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Derived columns are cheaper to make again than to send to another process.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def __str__(self) -> str:
+        lines = [f"graph of {self.example_count} examples, {self.node_count} nodes"]
+        counts = np.bincount(self.op_of_node, minlength=len(self.ops))
+        lines += [f"  {count:>8} x {op}" for op, count in zip(self.ops, counts, strict=True)]
+        return "\n".join(lines)
+
+
+def starts_of(counts: Ints) -> Ints:
+    """Where each of several consecutive runs begins."""
+    ends = np.cumsum(counts)
+    return ends - counts
+
+
+def concatenate(columns: Sequence[Ints]) -> Ints:
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)
+
+
+def merge(graphs: Sequence[Graph]) -> Graph:
+    """Several graphs as one, by adding offsets: no Python runs per node."""
+    if len(graphs) == 1:
+        return graphs[0]
+    ops, renumbering, first_op = _merge_ops(graphs)
+    node_counts = np.array([len(graph.op_of_node) for graph in graphs], np.int64)
+    value_offsets = starts_of(np.array([graph.value_count for graph in graphs], np.int64))
+    operand_counts = np.array([len(graph.operands) for graph in graphs], np.int64)
+    output_counts = np.array([len(graph.outputs) for graph in graphs], np.int64)
+    op_of_node = concatenate([graph.op_of_node for graph in graphs])
+    return Graph(
+        ops=ops,
+        op_of_node=renumbering[op_of_node + np.repeat(first_op, node_counts)],
+        operands=concatenate([graph.operands for graph in graphs]) + np.repeat(value_offsets, operand_counts),
+        depth_of_node=concatenate([graph.depth_of_node for graph in graphs]),
+        nodes_of_example=concatenate([graph.nodes_of_example for graph in graphs]),
+        outputs=concatenate([graph.outputs for graph in graphs]) + np.repeat(value_offsets, output_counts),
+        outputs_of_example=concatenate([graph.outputs_of_example for graph in graphs]),
+    )
+
+
+def _merge_ops(graphs: Sequence[Graph]) -> tuple[tuple[Op, ...], Ints, Ints]:
+    """One table of ops; where each graph's op stands in it; where each graph's ops begin in that renumbering.
+
+    Recordings of one model mostly share their table, so each distinct table is looked at once.
+    """
+    number_of_op: dict[Op, int] = {}
+    renumbering: list[int] = []
+    first_of_table: dict[int, int] = {}
+    first_op = np.empty(len(graphs), np.int64)
+    for position, graph in enumerate(graphs):
+        table = id(graph.ops)
+        if table not in first_of_table:
+            first_of_table[table] = len(renumbering)
+            renumbering += [number_of_op.setdefault(op, len(number_of_op)) for op in graph.ops]
+        first_op[position] = first_of_table[table]
+    return tuple(number_of_op), np.array(renumbering, np.int64), first_op

@@ -1,0 +1,288 @@
+"""Cells: the unit of batching."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
+from foldloom.execution import Kernel
+from foldloom.execution.kernels import describe, dtype_of, type_of
+from foldloom.graph import Op, Type
+from foldloom.lazy.nesting import Nesting, flatten, unflatten
+from foldloom.lazy.scope import running_cell, scope
+
+_PROBE_SIZE = 3
+"""How many members a cell is tried on to learn the types of its outputs."""
+
+_numbers = itertools.count()
+_cell_of_key: weakref.WeakValueDictionary[str, Cell] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A cell called with arguments of given types and nesting: its op, and the nesting of what it returns."""
+
+    op: Op
+    returns: Nesting
+
+
+class Cell(torch.nn.Module):
+    """A function or module over tensors with the batch first, called with the arguments of one example.
+
+    A cell around a module shares that module's parameters, buffers and children under their own names, so that wrapping
+    changes no state dict.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.__dict__["function"] = function
+        if isinstance(function, torch.nn.Module):
+            for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+                self.__dict__[shared] = function.__dict__[shared]
+            self.training = function.training
+        self.label = getattr(function, "__name__", type(function).__name__)
+        self._signatures: dict[Any, Signature] = {}
+        self._take_key(f"{self.label}#{next(_numbers)}")
+
+    def _take_key(self, key: str) -> None:
+        self.key = key
+        _cell_of_key[key] = self
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        recorder = scope.recorder
+        if recorder is not None:
+            return recorder.call(self, args, settings)
+        if scope.running:
+            return self.call_batched(*args, **settings)
+        return self._call_alone(args, settings)
+
+    def forward(self, *args: Any, **settings: Any) -> Any:
+        return self(*args, **settings)
+
+    def call_batched(self, *args: Any, **settings: Any) -> Any:
+        """Call the function itself, on arguments that have the batch first."""
+        if self in scope.running:
+            raise NestedCellError(
+                f"cell {self.label} calls itself. A cell is one step of the computation and cannot recurse: let the function "
+                "given to fl.batch recurse, and call the cell from there"
+            )
+        with running_cell(self):
+            return self.function(*args, **settings)
+
+    def _call_alone(self, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        leaves: list[Any] = []
+        nesting = flatten(tuple(args), leaves)
+        device = self.device
+        batched = [to_tensor(leaf, self, device).unsqueeze(0) for leaf in leaves]
+        if not batched:
+            raise _no_arguments(self)
+        outputs: list[Any] = []
+        returns = flatten(self.call_batched(*unflatten(nesting, iter(batched)), **settings), outputs)
+        _check_leading(self, outputs, 1, [describe(leaf) for leaf in batched])
+        return unflatten(returns, iter([output.squeeze(0) for output in outputs]))
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """Where the cell's weights live."""
+        owner = self.function if isinstance(self.function, torch.nn.Module) else getattr(self.function, "__self__", None)
+        return owner if isinstance(owner, torch.nn.Module) else None
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the cell's weights are; None if it has none."""
+        module = self.module
+        if module is None:
+            return None
+        tensor = next(itertools.chain(module.parameters(), module.buffers()), None)
+        return None if tensor is None else tensor.device
+
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: tuple[tuple[str, Any], ...]) -> Signature:
+        """What a call with such arguments computes; found by trying, once."""
+        key = (types, nesting, settings, self.training, *_autocast_state())
+        known = self._signatures.get(key)
+        if known is None:
+            known = self._signatures[key] = self._infer(types, nesting, settings)
+        return known
+
+    def _infer(self, types: tuple[Type, ...], nesting: Nesting, settings: tuple[tuple[str, Any], ...]) -> Signature:
+        if not types:
+            raise _no_arguments(self)
+        returned = _probe(self, types, nesting, dict(settings))
+        outputs: list[Any] = []
+        returns = flatten(returned, outputs)
+        _check_leading(self, outputs, _PROBE_SIZE, types)
+        output_types = tuple([type_of(output[0]) for output in outputs])
+        return Signature(Op(self.key, types, output_types, (nesting, settings), self.label), returns)
+
+    def kernel(self, op: Op) -> Kernel:
+        """The batched function of one of this cell's ops, made in this process or in another."""
+        nesting, settings = op.settings  # type: ignore[misc]
+        try:
+            found = self.signature(op.inputs, nesting, settings).op
+        except CellError as error:
+            raise CellMismatchError(f"the plan was made for another {op.label}: it expects {op}, but {error}") from error
+        if found.outputs != op.outputs:
+            raise CellMismatchError(f"the plan was made for another {op.label}: it expects {op}, but this one is {found}")
+        keywords = dict(settings)
+
+        def call(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+            arguments = operands if nesting is None else unflatten(nesting, iter(operands))
+            returned = self.call_batched(*arguments, **keywords)
+            if type(returned) is torch.Tensor:
+                return (returned,)
+            outputs: list[Any] = []
+            flatten(returned, outputs)
+            return outputs
+
+        return Kernel(op, call, self.module)
+
+    def train(self, mode: bool = True) -> Cell:
+        super().train(mode)
+        if isinstance(self.function, torch.nn.Module):
+            self.function.train(mode)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            function = self.__dict__.get("function")
+            if isinstance(function, torch.nn.Module):
+                return getattr(function, name)
+            raise
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        saver = self.function if isinstance(self.function, torch.nn.Module) else super()
+        saver._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        loader = self.function if isinstance(self.function, torch.nn.Module) else super()
+        loader._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_signatures": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # A cell that arrives in another process answers for the plans of the one it came from. A copy within one process
+        # is a cell of its own.
+        key = self.key if self.key not in _cell_of_key else f"{self.label}#{next(_numbers)}"
+        self._take_key(key)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise TypeError(
+            f"fl.cell cannot decorate a method: in {owner.__name__}.__init__ write `self.{name} = fl.cell(self._{name})`"
+        )
+
+    def extra_repr(self) -> str:
+        return self.label
+
+
+def cell(function: Callable[..., Any]) -> Cell:
+    """Mark a function or module as a unit of batching.
+
+    Its positional arguments and its results are tensors, or tuples, lists and dicts of tensors, with the batch as the first
+    dimension; keyword arguments are settings, and calls with different settings run in different steps. The cell itself
+    is called with the arguments of one example: tensors, numpy arrays, Python numbers, results of other cells.
+
+    >>> import torch, foldloom as fl
+    >>> add = fl.cell(lambda x, y: x + y)
+    >>> add(torch.tensor(1.0), 2.0)
+    tensor(3.)
+    >>> fl.batch(lambda x: add(add(x, x), x))([1, 10, 100])
+    [tensor(3), tensor(30), tensor(300)]
+    """
+    if isinstance(function, Cell):
+        return function
+    if not callable(function):
+        raise ArgumentError(f"fl.cell takes a function or a module, not {type(function).__name__}")
+    return Cell(function)
+
+
+def find_cell(key: str, owner: object) -> Cell:
+    """The live cell that a recorded op names: by its path in the owner, or by the key it was born with."""
+    found = _cell_of_key.get(key)
+    if found is None and isinstance(owner, torch.nn.Module):
+        found = dict(owner.named_modules()).get(key)  # type: ignore[assignment]
+    if not isinstance(found, Cell):
+        where = type(owner).__name__ if isinstance(owner, torch.nn.Module) else "this process"
+        raise CellMismatchError(
+            f"the plan uses a cell {key!r} that {where} does not have. Run a plan with the model it was recorded with: "
+            "`fl.batch(model).run(plan)`, where the plan's recordings came from `fl.record(model, example)`"
+        )
+    return found
+
+
+def to_tensor(value: Any, cell: Cell, device: torch.device | None) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(_unbatchable(cell, value)) from error
+
+
+def _unbatchable(cell: Cell, value: object) -> str:
+    return (
+        f"cell {cell.label} was given {value!r:.60} ({type(value).__name__}), which cannot be batched. Positional arguments are "
+        "tensors, numpy arrays, numbers, results of cells, or tuples, lists and dicts of them; pass settings by keyword"
+    )
+
+
+def _no_arguments(cell: Cell) -> ArgumentError:
+    return ArgumentError(f"cell {cell.label} was called with nothing to batch: give it at least one positional argument")
+
+
+def _check_leading(cell: Cell, outputs: Sequence[Any], count: int, given: Sequence[object]) -> None:
+    called = f"cell {cell.label}, called with {count} members of ({', '.join(map(str, given))}),"
+    if not outputs:
+        raise CellOutputError(f"{called} returned no tensor")
+    for output in outputs:
+        if not isinstance(output, torch.Tensor):
+            raise CellOutputError(
+                f"{called} returned {output!r:.60} ({type(output).__name__}). A cell returns tensors with the batch first, "
+                "or tuples, lists and dicts of them"
+            )
+        if output.ndim == 0 or output.shape[0] != count:
+            raise CellOutputError(
+                f"{called} returned {describe(output)}: the first dimension must be the batch, of size {count}. "
+                "Reduce over dimensions 1 and up (`x.sum(-1)`), never over dimension 0"
+            )
+
+
+def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]) -> Any:
+    """Call the cell on made-up members, leaving no trace of it: buffers and random state are put back.
+
+    Zeros suit most functions (they are valid rows of any table); some need positive numbers.
+    """
+    module = cell.module
+    buffers = [] if module is None else list(module.buffers())
+    saved = [buffer.clone() for buffer in buffers]
+    failure: Exception | None = None
+    for fill in (0, 1):
+        arguments = [
+            torch.full((_PROBE_SIZE, *type.shape), fill, dtype=dtype_of(type), device=cell.device) for type in types
+        ]
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                return cell.call_batched(*(arguments if nesting is None else unflatten(nesting, iter(arguments))), **settings)
+        except NestedCellError:
+            raise
+        except Exception as error:
+            failure = failure or error
+        finally:
+            for buffer, value in zip(buffers, saved, strict=True):
+                buffer.copy_(value)
+    raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
+
+
+def _autocast_state() -> tuple[object, ...]:
+    return tuple(
+        [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
+    )

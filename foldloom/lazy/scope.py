@@ -1,0 +1,70 @@
+"""What the current thread is doing: recording, running a cell, or neither."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import foldloom
+
+if TYPE_CHECKING:
+    from foldloom.lazy.cell import Cell
+    from foldloom.lazy.recorder import Recorder
+
+
+class _Scope(threading.local):
+    recorder: Recorder | None = None
+    """Where cells are recorded; None while nothing is being recorded."""
+    running: tuple[Cell, ...] = ()
+    """The cells whose functions are being called, outermost first."""
+
+
+scope = _Scope()
+
+
+@contextmanager
+def recording_into(recorder: Recorder) -> Iterator[None]:
+    """Cells called within are recorded.
+
+    The garbage collector rests meanwhile: recording makes many objects that all stay alive, and walking them again and
+    again costs more than making them.
+    """
+    outer, collecting = scope.recorder, gc.isenabled()
+    scope.recorder = recorder
+    gc.disable()
+    try:
+        yield
+    finally:
+        scope.recorder = outer
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def running_cell(cell: Cell) -> Iterator[None]:
+    """The function of a cell is being called: cells inside it compute at once, on the batch they are given."""
+    recorder, running = scope.recorder, scope.running
+    scope.recorder, scope.running = None, (*running, cell)
+    try:
+        yield
+    finally:
+        scope.recorder, scope.running = recorder, running
+
+
+_OURS = os.path.dirname(os.path.abspath(foldloom.__file__)) + os.sep
+_TORCH = os.sep + "torch" + os.sep
+
+
+def user_line() -> str:
+    """The file and line of the user's code that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_OURS) or _TORCH in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,210 @@
+"""What will run: steps over arenas, as frozen data that pickles and holds no tensors and no weights.
+
+Results of one type live in one *arena*, a buffer with a row for each value. A step runs one op for all its members: it
+reads a block of rows for each operand and writes a contiguous run of rows for each output. A block that already stands
+in order is a slice and copies nothing; a row shared by every member is broadcast; the rest is gathered, and neighbouring
+gathers from one arena are one ``index_select``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from foldloom.errors import PlanError
+from foldloom.graph import Ints, Op, Type
+
+
+class Access(Enum):
+    """How a block of rows is read."""
+
+    SLICE = "slice"
+    BROADCAST = "broadcast"
+    GATHER = "gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """``slots`` neighbouring operands of ``count`` rows each, from one arena.
+
+    ``start`` is a row of the arena for a slice or a broadcast, and a position in ``Plan.indices`` for a gather. Only
+    gathers have more than one slot.
+    """
+
+    arena: int
+    access: Access
+    start: int
+    count: int
+    slots: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The rows ``start`` to ``start + count`` of an arena."""
+
+    arena: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of one op; ``first`` is the position of its first member in ``Plan.nodes``."""
+
+    op: int
+    first: int
+    count: int
+    reads: tuple[Read, ...]
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    type: Type
+    rows: int
+    constant: bool
+
+    @property
+    def differentiable(self) -> bool:
+        return self.type.differentiable and not self.constant
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    nodes: int
+    steps: int
+    largest_batch: int
+    rows_copied: int
+    rows_in_place: int
+
+    @property
+    def mean_batch(self) -> float:
+        return self.nodes / self.steps if self.steps else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.nodes} nodes in {self.steps} steps (mean batch {self.mean_batch:.1f}, largest {self.largest_batch}); "
+            f"{self.rows_copied} rows copied, {self.rows_in_place} used in place"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Inputs are placed first, then the steps run in order, then ``outputs`` are read: one block for each arena that holds an output, its values in the order of the
+    graph's outputs. ``block_of_output`` and ``row_of_output`` say where each output stands in those blocks.
+
+    ``inputs`` has one write for each input op, in the order of ``ops``; ``input_order`` says, op after op, which of the
+    given inputs stands in each row of it.
+    """
+
+    ops: tuple[Op, ...]
+    arenas: tuple[Arena, ...]
+    inputs: tuple[Write, ...]
+    input_order: Ints
+    steps: tuple[Step, ...]
+    nodes: Ints
+    indices: Ints
+    outputs: tuple[Read, ...]
+    block_of_output: Ints
+    row_of_output: Ints
+    example_of_node: Ints
+
+    def statistics(self) -> Statistics:
+        reads = [read for step in self.steps for read in step.reads]
+        copied = sum(read.count * read.slots for read in reads if read.access is Access.GATHER)
+        return Statistics(
+            nodes=sum(step.count for step in self.steps),
+            steps=len(self.steps),
+            largest_batch=max((step.count for step in self.steps), default=0),
+            rows_copied=copied,
+            rows_in_place=sum(read.count * read.slots for read in reads) - copied,
+        )
+
+    def rows_of(self, read: Read) -> Ints:
+        """The arena rows that a read takes, slot after slot."""
+        if read.access is Access.GATHER:
+            return self.indices[read.start : read.start + read.count * read.slots]
+        if read.access is Access.BROADCAST:
+            return np.full(read.count, read.start, np.int64)
+        return np.arange(read.start, read.start + read.count)
+
+    def check(self) -> None:
+        """Prove the plan well formed, or raise a PlanError.
+
+        Every row of every arena is written exactly once and before anything reads it; every step reads and writes what its op
+        takes and makes; every node runs exactly once.
+        """
+        written = [np.zeros(arena.rows, bool) for arena in self.arenas]
+        input_ops = [op for op in self.ops if op.is_input]
+        if len(input_ops) != len(self.inputs):
+            raise PlanError(f"the plan places {len(self.inputs)} inputs for {len(input_ops)} input ops")
+        for op, write in zip(input_ops, self.inputs, strict=True):
+            self._check_write(f"input {op}", op.outputs[0], write, written)
+        for number, step in enumerate(self.steps):
+            op = self.ops[step.op]
+            where = f"step {number} ({op.label or op.key})"
+            self._check_reads(where, op.inputs, step.count, step.reads, written)
+            if len(step.writes) != len(op.outputs):
+                raise PlanError(f"{where} writes {len(step.writes)} blocks for {len(op.outputs)} outputs")
+            for type, write in zip(op.outputs, step.writes, strict=True):
+                if write.count != step.count:
+                    raise PlanError(f"{where} has {step.count} members and writes {write.count} rows")
+                self._check_write(where, type, write, written)
+        for read in self.outputs:
+            self._check_reads("the outputs", (self.arenas[read.arena].type,), read.count, (read,), written)
+        for number, rows in enumerate(written):
+            if not rows.all():
+                raise PlanError(f"row {int(np.argmin(rows))} of arena {number} is never written")
+        if len(np.unique(self.nodes)) != sum(step.count for step in self.steps):
+            raise PlanError("a node runs twice or not at all")
+
+    def _check_write(self, where: str, type: Type, write: Write, written: Sequence[np.ndarray]) -> None:
+        if self.arenas[write.arena].type is not type:
+            raise PlanError(f"{where} writes {type} into an arena of {self.arenas[write.arena].type}")
+        rows = written[write.arena][write.start : write.start + write.count]
+        if len(rows) != write.count:
+            raise PlanError(f"{where} writes past the end of arena {write.arena}")
+        if rows.any():
+            raise PlanError(f"{where} writes rows of arena {write.arena} that were written before")
+        rows[:] = True
+
+    def _check_reads(
+        self, where: str, types: Sequence[Type], count: int, reads: Sequence[Read], written: Sequence[np.ndarray]
+    ) -> None:
+        found = [read for read in reads for _ in range(read.slots)]
+        if len(found) != len(types):
+            raise PlanError(f"{where} reads {len(found)} operands where its op takes {len(types)}")
+        for slot, (type, read) in enumerate(zip(types, found, strict=True)):
+            if read.count != count:
+                raise PlanError(f"{where} has {count} members and reads {read.count} rows for operand {slot}")
+            if self.arenas[read.arena].type is not type:
+                raise PlanError(f"{where} reads {self.arenas[read.arena].type} for operand {slot}, which takes {type}")
+        for read in reads:
+            rows = self.rows_of(read)
+            if len(rows) != read.count * read.slots or (len(rows) and not 0 <= rows.min() <= rows.max() < self.arenas[read.arena].rows):
+                raise PlanError(f"{where} reads outside arena {read.arena}")
+            if not written[read.arena][rows].all():
+                raise PlanError(f"{where} reads rows of arena {read.arena} before they are written")
+
+    def __str__(self) -> str:
+        lines = [str(self.statistics())]
+        for number, arena in enumerate(self.arenas):
+            lines.append(f"arena {number}: {arena.rows} x {arena.type}{' constant' if arena.constant else ''}")
+        for number, step in enumerate(self.steps):
+            op = self.ops[step.op]
+            lines.append(f"step {number}: {step.count} x {op.label or op.key}")
+            lines += [f"  read  {self._describe(read)}" for read in step.reads]
+            lines += [f"  write {write.arena}[{write.start}:{write.start + write.count}]" for write in step.writes]
+        lines += [f"output  {self._describe(read)}" for read in self.outputs]
+        return "\n".join(lines)
+
+    def _describe(self, read: Read) -> str:
+        if read.access is Access.SLICE:
+            return f"{read.arena}[{read.start}:{read.start + read.count}]"
+        if read.access is Access.BROADCAST:
+            return f"{read.arena}[{read.start}] for all"
+        slots = self.rows_of(read).reshape(read.slots, read.count)
+        return f"{read.arena}{slots.tolist()}"

@@ -1,0 +1,70 @@
+"""What was asked, together with the data it was asked about.
+
+A Recording is made once for an example and kept; a minibatch is several of them merged. It pickles, and holds the inputs
+that were given but no weights: cells are named, not held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foldloom.graph import Graph, Op, merge
+
+Column = npt.NDArray[Any] | tuple[Any, ...]
+"""The given values of one input op, in recording order: an array with a row for each, or a tuple of tensors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """``inputs`` has a column for each input op of the graph, in the order of ``graph.ops``; ``results`` has, for each example,
+    its result with an `Output` in place of every tensor."""
+
+    graph: Graph
+    inputs: tuple[Column, ...]
+    results: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"recording: {self.graph}"
+
+
+class Output:
+    """Stands in a result where a computed tensor will be: the next of the graph's outputs."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> str:
+        return "OUTPUT"
+
+    def __repr__(self) -> str:
+        return "<output>"
+
+
+OUTPUT = Output()
+
+
+def merge_recordings(recordings: Sequence[Recording]) -> Recording:
+    """Several recordings as one, with their examples in order."""
+    if len(recordings) == 1:
+        return recordings[0]
+    graph = merge([recording.graph for recording in recordings])
+    pieces: dict[Op, list[Column]] = {op: [] for op in graph.ops if op.is_input}
+    for recording in recordings:
+        input_ops = [op for op in recording.graph.ops if op.is_input]
+        for op, column in zip(input_ops, recording.inputs, strict=True):
+            pieces[op].append(column)
+    return Recording(
+        graph=graph,
+        inputs=tuple([_concatenate(columns) for columns in pieces.values()]),
+        results=tuple([result for recording in recordings for result in recording.results]),
+    )
+
+
+def _concatenate(columns: Sequence[Column]) -> Column:
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    return tuple([value for column in columns for value in column])
