@@ -33,11 +33,12 @@ class _Runs(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Arenas, and the place of each value in them."""
+    """Arenas, the place of each value in them, and the writes of each run (one for each output), run after run."""
 
     arenas: tuple[Arena, ...]
     arena_of_value: Ints
     row_of_value: Ints
+    writes: list[Write]
 
 
 class _Blocks(NamedTuple):
@@ -68,14 +69,13 @@ def place(graph: Graph, step_of_node: Ints) -> Plan:
     blocks, indices = _classify(
         rows, np.concatenate([operands, output_values]), np.concatenate([operand_blocks, output_blocks])
     )
-    inputs, steps = _writes_and_steps(graph, runs, rows, blocks)
     input_count = int(runs.size[: runs.input_runs].sum())
     return Plan(
         ops=graph.ops,
         arenas=rows.arenas,
-        inputs=inputs,
+        inputs=tuple(rows.writes[: runs.input_runs]),
         input_order=_input_order(graph, runs.nodes[:input_count]),
-        steps=steps,
+        steps=_steps(graph, runs, rows, blocks),
         nodes=runs.nodes[input_count:],
         indices=indices,
         outputs=_reads(blocks, len(operand_blocks), len(output_blocks)),
@@ -127,7 +127,9 @@ def _place_values(graph: Graph, runs: _Runs) -> _Rows:
         Arena(type, int(size), constant=owner is not None)
         for (type, owner), size in zip(arena_number, sizes, strict=True)
     ]
-    return _Rows(tuple(arenas), arena_of_value, row_of_value)
+    first_rows = row_of_value[values[starts_of(block_sizes)]].tolist()
+    writes = list(map(Write, arena_of_block.tolist(), first_rows, block_sizes.tolist()))
+    return _Rows(tuple(arenas), arena_of_value, row_of_value, writes)
 
 
 def _classify(rows: _Rows, values: Ints, block_sizes: Ints) -> tuple[_Blocks, Ints]:
@@ -162,45 +164,29 @@ def _input_order(graph: Graph, input_nodes: Ints) -> Ints:
     return number_of_node[input_nodes]
 
 
-def _writes_and_steps(
-    graph: Graph, runs: _Runs, rows: _Rows, blocks: _Blocks
-) -> tuple[tuple[Write, ...], tuple[Step, ...]]:
-    inputs: list[Write] = []
+def _steps(graph: Graph, runs: _Runs, rows: _Rows, blocks: _Blocks) -> tuple[Step, ...]:
     steps: list[Step] = []
-    first_value = graph.first_value_of_node[runs.nodes[starts_of(runs.size)]].tolist()
-    arena_of_value, row_of_value = rows.arena_of_value, rows.row_of_value
-    next_block = next_member = 0
-    for number, (op_number, size) in enumerate(zip(runs.op.tolist(), runs.size.tolist(), strict=True)):
-        op = graph.ops[op_number]
-        values = range(first_value[number], first_value[number] + len(op.outputs))
-        writes = tuple([Write(int(arena_of_value[value]), int(row_of_value[value]), size) for value in values])
-        if number < runs.input_runs:
-            inputs += writes
-            continue
-        arity = len(op.inputs)
-        steps.append(Step(op_number, next_member, size, _reads(blocks, next_block, arity), writes))
+    shape_of_op = [(len(op.inputs), len(op.outputs)) for op in graph.ops]
+    next_write, next_block, next_member = runs.input_runs, 0, 0
+    for op, size in zip(runs.op[runs.input_runs :].tolist(), runs.size[runs.input_runs :].tolist(), strict=True):
+        arity, width = shape_of_op[op]
+        reads = _reads(blocks, next_block, arity)
+        steps.append(Step(op, next_member, size, reads, tuple(rows.writes[next_write : next_write + width])))
+        next_write += width
         next_block += arity
         next_member += size
-    return tuple(inputs), tuple(steps)
+    return tuple(steps)
 
 
 def _reads(blocks: _Blocks, first: int, count: int) -> tuple[Read, ...]:
-    """The reads of one step, its neighbouring gathers from one arena joined into one."""
+    """The reads of one step, or of the outputs; neighbouring gathers from one arena are joined into one."""
     reads: list[Read] = []
-    block, end = first, first + count
-    while block < end:
-        arena, access, size = blocks.arena[block], blocks.access[block], blocks.count[block]
-        last = block + 1
-        if access is Access.GATHER:
-            while (
-                last < end
-                and blocks.access[last] is access
-                and blocks.arena[last] == arena
-                and blocks.count[last] == size
-            ):
-                last += 1
-        reads.append(Read(arena, access, blocks.start[block], size, last - block))
-        block = last
+    for block in range(first, first + count):
+        arena, access = blocks.arena[block], blocks.access[block]
+        if access is Access.GATHER and reads and reads[-1].access is access and reads[-1].arena == arena:
+            reads[-1] = reads[-1]._replace(slots=reads[-1].slots + 1)
+        else:
+            reads.append(Read(arena, access, blocks.start[block], blocks.count[block]))
     return tuple(reads)
 
 

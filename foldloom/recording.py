@@ -53,9 +53,12 @@ def merge_recordings(recordings: Sequence[Recording]) -> Recording:
         return recordings[0]
     graph = merge([recording.graph for recording in recordings])
     pieces: dict[Op, list[Column]] = {op: [] for op in graph.ops if op.is_input}
+    input_ops: dict[int, list[Op]] = {}
     for recording in recordings:
-        input_ops = [op for op in recording.graph.ops if op.is_input]
-        for op, column in zip(input_ops, recording.inputs, strict=True):
+        table = recording.graph.ops
+        if id(table) not in input_ops:
+            input_ops[id(table)] = [op for op in table if op.is_input]
+        for op, column in zip(input_ops[id(table)], recording.inputs, strict=True):
             pieces[op].append(column)
     return Recording(
         graph=graph,

@@ -13,6 +13,9 @@ kept by the graph, every backward pass has gradient arenas of its own, and they 
 
 Hazard: in the usual pass the gradient arena is changed in place, which is safe because each token has one reader. When the
 backward pass is itself recorded (``create_graph=True``) the same arithmetic is done out of place.
+
+An exchange runs between any two steps, so for narrow steps its own cost is what counts: views are cut by one ``split`` for
+all steps, because cutting them one at a time costs more than copying a few rows.
 """
 
 from __future__ import annotations
@@ -23,32 +26,45 @@ from typing import Any
 import torch
 
 from foldloom.execution.kernels import dtype_of
+from foldloom.execution.pool import empty, zeros
 from foldloom.plan import Access, Plan, Read, Write
 
 
 class Buffers:
-    """The arenas of one run, and where autograd stands with each of them."""
+    """The arenas of one run, and where autograd stands with each of them.
+
+    Exchanges must come in the order of the plan's steps.
+    """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
-        self.plan = plan
-        self.indices = torch.from_numpy(plan.indices).to(device)
+        self._differentiable = [arena.differentiable for arena in plan.arenas]
         self._rows: list[torch.Tensor] = []
         self._token: list[torch.Tensor] = []
-        for arena in plan.arenas:
+        self._unwritten: list[Iterator[torch.Tensor]] = []
+        rows_of_write: list[list[int]] = [[] for _ in plan.arenas]
+        for write in (*plan.inputs, *[write for step in plan.steps for write in step.writes]):
+            rows_of_write[write.arena].append(write.count)
+        for arena, sizes in zip(plan.arenas, rows_of_write, strict=True):
             shape, dtype = (arena.rows, *arena.type.shape), dtype_of(arena.type)
             # Constants are read where they are; see place_inputs.
-            self._rows.append(torch.empty(0 if arena.constant else shape, dtype=dtype, device=device))
+            rows = empty((0,) if arena.constant else shape, dtype, device)
+            self._rows.append(rows)
             self._token.append(torch.empty((), dtype=dtype, device=device).expand(shape))
-        # Writing through an alias with a version counter of its own: autograd would otherwise take every write for a
-        # change of the rows that earlier steps saved for their backward.
-        self._writable = [rows.data for rows in self._rows]
+            # Writing goes through an alias with a version counter of its own (`.data`): autograd would otherwise take
+            # every write for a change of the rows that earlier steps saved for their backward.
+            self._unwritten.append(iter(() if arena.constant else rows.data.split(sizes)))
+        reads = (*[read for step in plan.steps for read in step.reads], *plan.outputs)
+        gathered = [read.count * read.slots for read in reads if read.access is Access.GATHER]
+        self._indices = iter(torch.from_numpy(plan.indices).to(device).split(gathered))
+        self._inputs = plan.inputs
+        self._like = list(self._token)
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         """Take the constants as they are; what is left must be written by the first exchange."""
         writes: list[Write] = []
         tensors: list[torch.Tensor] = []
-        for write, tensor in zip(self.plan.inputs, inputs, strict=True):
-            if self.plan.arenas[write.arena].constant:
+        for write, tensor in zip(self._inputs, inputs, strict=True):
+            if self._rows[write.arena].shape[0] < write.count:
                 self._rows[write.arena] = tensor
             else:
                 writes.append(write)
@@ -57,136 +73,160 @@ class Buffers:
 
     def exchange(
         self, writes: Sequence[Write], outputs: Sequence[torch.Tensor], reads: Sequence[Read]
-    ) -> list[torch.Tensor]:
+    ) -> Sequence[torch.Tensor]:
         """Write the outputs of one step and read the operands of the next, in argument order."""
+        gather = Access.GATHER
+        indices = [next(self._indices) if read.access is gather else None for read in reads]
         if not torch.is_grad_enabled():
-            self.write(writes, outputs)
-            return self.read(reads)
-        arenas = self.plan.arenas
-        tracked_reads = [read for read in reads if arenas[read.arena].differentiable]
-        tracked_writes: list[Write] = []
-        tracked_outputs: list[torch.Tensor] = []
+            for write, output in zip(writes, outputs, strict=True):
+                next(self._unwritten[write.arena]).copy_(output)
+            return self.read(reads, indices)
+        differentiable = self._differentiable
+        transfer = _Transfer(self._rows, self._like)
+        tensors: list[torch.Tensor] = []
         for write, output in zip(writes, outputs, strict=True):
-            if arenas[write.arena].differentiable:
-                tracked_writes.append(write)
-                tracked_outputs.append(output)
+            view = next(self._unwritten[write.arena])
+            if differentiable[write.arena]:
+                transfer.writes.append(write)
+                transfer.views.append(view)
+                transfer.touched[write.arena] = None
+                tensors.append(output)
             else:
-                self.write((write,), (output,))
-        touched = list(dict.fromkeys([item.arena for item in (*tracked_writes, *tracked_reads)]))
-        if not touched:
-            return self.read(reads)
-        tokens = [self._token[arena] for arena in touched]
-        results = _Exchange.apply(self, tracked_writes, tracked_reads, touched, *tokens, *tracked_outputs)
-        for arena, token in zip(touched, results, strict=False):
+                view.copy_(output)
+        for read, index in zip(reads, indices, strict=True):
+            if differentiable[read.arena]:
+                transfer.reads.append(read)
+                transfer.indices.append(index)
+                transfer.touched[read.arena] = None
+        if not transfer.touched:
+            return self.read(reads, indices)
+        tokens = [self._token[arena] for arena in transfer.touched]
+        transfer.tokens = tokens
+        results = _exchange(transfer, *tokens, *tensors)
+        for arena, token in zip(transfer.touched, results, strict=False):
             self._token[arena] = token
-        tracked = list(results[len(touched) :])
-        if len(tracked_reads) == len(reads):
-            return tracked
+        tracked = results[len(transfer.touched) :]
+        return tracked if len(transfer.reads) == len(reads) else self._interleave(reads, indices, tracked)
+
+    def _interleave(
+        self, reads: Sequence[Read], indices: Sequence[torch.Tensor | None], tracked: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The operands in argument order, where only some of them are tracked."""
         remaining = iter(tracked)
         operands: list[torch.Tensor] = []
-        for read in reads:
-            if arenas[read.arena].differentiable:
+        for read, index in zip(reads, indices, strict=True):
+            if self._differentiable[read.arena]:
                 operands += [next(remaining) for _ in range(read.slots)]
             else:
-                operands += self.read((read,))
+                operands += _read(self._rows, (read,), (index,))
         return operands
 
-    def write(self, writes: Sequence[Write], outputs: Sequence[torch.Tensor]) -> None:
-        for write, output in zip(writes, outputs, strict=True):
-            self._writable[write.arena].narrow(0, write.start, write.count).copy_(output)
+    def read(self, reads: Sequence[Read], indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        return _read(self._rows, reads, indices)
 
-    def read(self, reads: Sequence[Read]) -> list[torch.Tensor]:
-        operands: list[torch.Tensor] = []
-        for read in reads:
-            rows = self._rows[read.arena]
-            if read.access is Access.SLICE:
-                operands.append(rows.narrow(0, read.start, read.count))
-            elif read.access is Access.BROADCAST:
-                operands.append(rows.narrow(0, read.start, 1).expand(read.count, *rows.shape[1:]))
-            else:
-                gathered = rows.index_select(0, self.indices.narrow(0, read.start, read.count * read.slots))
-                operands += gathered.split(read.count) if read.slots > 1 else [gathered]
-        return operands
 
-    def new_token(self, arena: int) -> torch.Tensor:
-        token = self._token[arena]
-        return torch.empty((), dtype=token.dtype, device=token.device).expand(token.shape)
+def _read(
+    arenas: Sequence[torch.Tensor], reads: Sequence[Read], indices: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor]:
+    operands: list[torch.Tensor] = []
+    for read, index in zip(reads, indices, strict=True):
+        rows = arenas[read.arena]
+        if index is not None:
+            gathered = rows.index_select(0, index)
+            operands += gathered.split(read.count) if read.slots > 1 else (gathered,)
+        elif read.access is Access.SLICE:
+            operands.append(rows.narrow(0, read.start, read.count))
+        else:
+            operands.append(rows.narrow(0, read.start, 1).expand(read.count, *rows.shape[1:]))
+    return operands
+
+
+class _Transfer:
+    """What one exchange moves, as far as autograd is concerned. It must not hold what holds it: a graph that is part of a
+    reference cycle keeps a whole batch alive until the garbage collector comes by."""
+
+    __slots__ = ("indices", "like", "reads", "rows", "tokens", "touched", "views", "writes")
+
+    def __init__(self, rows: list[torch.Tensor], like: list[torch.Tensor]) -> None:
+        self.rows = rows
+        self.like = like
+        self.writes: list[Write] = []
+        self.views: list[torch.Tensor] = []
+        self.reads: list[Read] = []
+        self.indices: list[torch.Tensor | None] = []
+        self.touched: dict[int, None] = {}
+        self.tokens: list[torch.Tensor]
+
+    def forward(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        for view, output in zip(self.views, outputs, strict=True):
+            view.copy_(output)
+        tokens = [token.detach() for token in self.tokens]
+        results = (*tokens, *_read(self.rows, self.reads, self.indices))
+        del self.views, self.rows, self.tokens
+        return results
+
+    def add(self, gradients: dict[int, torch.Tensor | None], operand_grads: Iterator[torch.Tensor | None]) -> None:
+        """Add the gradients of the operands to the gradient arenas."""
+        for read, index in zip(self.reads, self.indices, strict=True):
+            pieces = None if index is None or read.slots == 1 else index.split(read.count)
+            for slot in range(read.slots):
+                grad = next(operand_grads)
+                if grad is None:
+                    continue
+                arena = gradients[read.arena]
+                if arena is None:
+                    arena = gradients[read.arena] = self._zeros(read.arena)
+                if index is not None:
+                    arena.index_add_(0, index if pieces is None else pieces[slot], grad)
+                elif read.access is Access.SLICE:
+                    arena.narrow(0, read.start, read.count).add_(grad)
+                else:
+                    arena.select(0, read.start).add_(grad.sum(0))
+
+    def add_recorded(
+        self, gradients: dict[int, torch.Tensor | None], operand_grads: Iterator[torch.Tensor | None]
+    ) -> None:
+        """The same, differentiably."""
+        for read, index in zip(self.reads, self.indices, strict=True):
+            for slot in range(read.slots):
+                grad = next(operand_grads)
+                if grad is None:
+                    continue
+                arena = gradients[read.arena]
+                if arena is None:
+                    arena = self._zeros(read.arena)
+                if index is not None:
+                    rows = index.narrow(0, slot * read.count, read.count)
+                elif read.access is Access.SLICE:
+                    rows = torch.arange(read.start, read.start + read.count, device=grad.device)
+                else:
+                    rows = torch.full((read.count,), read.start, device=grad.device)
+                gradients[read.arena] = arena.index_add(0, rows, grad)
+
+    def _zeros(self, arena: int) -> torch.Tensor:
+        like = self.like[arena]
+        return zeros(like.shape, like.dtype, like.device)
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        buffers: Buffers,
-        writes: Sequence[Write],
-        reads: Sequence[Read],
-        touched: Sequence[int],
-        *tokens_and_outputs: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, transfer: _Transfer, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         ctx.set_materialize_grads(False)
-        ctx.indices, ctx.writes, ctx.reads, ctx.touched = buffers.indices, writes, reads, touched
-        ctx.tokens = [(token.shape, token.dtype, token.device) for token in tokens_and_outputs[: len(touched)]]
-        buffers.write(writes, tokens_and_outputs[len(touched) :])
-        return (*[buffers.new_token(arena) for arena in touched], *buffers.read(reads))
+        ctx.transfer = transfer
+        return transfer.forward(tensors[len(transfer.touched) :])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        gradients = _Gradients(ctx.touched, ctx.tokens, grads[: len(ctx.touched)], ctx.indices)
-        operand_grads = iter(grads[len(ctx.touched) :])
-        add = gradients.add_recorded if torch.is_grad_enabled() else gradients.add
-        for read in ctx.reads:
-            add(read, operand_grads)
-        outputs = [gradients.of_output(write) for write in ctx.writes]
-        return (None, None, None, None, *gradients.by_arena.values(), *outputs)
+        transfer: _Transfer = ctx.transfer
+        gradients = dict(zip(transfer.touched, grads, strict=False))
+        add = transfer.add_recorded if torch.is_grad_enabled() else transfer.add
+        add(gradients, iter(grads[len(gradients) :]))
+        outputs: list[torch.Tensor | None] = []
+        for write in transfer.writes:
+            arena = gradients[write.arena]
+            outputs.append(None if arena is None else arena.narrow(0, write.start, write.count))
+        return (None, *gradients.values(), *outputs)
 
 
-class _Gradients:
-    """The gradient arenas of one backward pass, as one exchange sees them."""
-
-    def __init__(
-        self,
-        touched: Sequence[int],
-        tokens: Sequence[tuple[torch.Size, torch.dtype, torch.device]],
-        received: Sequence[torch.Tensor | None],
-        indices: torch.Tensor,
-    ) -> None:
-        self.by_arena: dict[int, torch.Tensor | None] = dict(zip(touched, received, strict=True))
-        self._tokens = dict(zip(touched, tokens, strict=True))
-        self._indices = indices
-
-    def add(self, read: Read, operand_grads: Iterator[torch.Tensor | None]) -> None:
-        for slot in range(read.slots):
-            grad = next(operand_grads)
-            if grad is None:
-                continue
-            arena = self._arena(read.arena)
-            if read.access is Access.SLICE:
-                arena.narrow(0, read.start, read.count).add_(grad)
-            elif read.access is Access.BROADCAST:
-                arena.select(0, read.start).add_(grad.sum(0))
-            else:
-                arena.index_add_(0, self._indices.narrow(0, read.start + slot * read.count, read.count), grad)
-
-    def add_recorded(self, read: Read, operand_grads: Iterator[torch.Tensor | None]) -> None:
-        for slot in range(read.slots):
-            grad = next(operand_grads)
-            if grad is None:
-                continue
-            if read.access is Access.GATHER:
-                rows = self._indices.narrow(0, read.start + slot * read.count, read.count)
-            else:
-                rows = torch.arange(read.start, read.start + read.count, device=grad.device)
-                if read.access is Access.BROADCAST:
-                    rows = rows[:1].expand(read.count)
-            self.by_arena[read.arena] = self._arena(read.arena).index_add(0, rows, grad)
-
-    def of_output(self, write: Write) -> torch.Tensor | None:
-        arena = self.by_arena[write.arena]
-        return None if arena is None else arena.narrow(0, write.start, write.count)
-
-    def _arena(self, number: int) -> torch.Tensor:
-        arena = self.by_arena[number]
-        if arena is None:
-            shape, dtype, device = self._tokens[number]
-            arena = self.by_arena[number] = torch.zeros(shape, dtype=dtype, device=device)
-        return arena
+# Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
+_exchange = super(torch.autograd.Function, _Exchange).apply  # type: ignore[misc]

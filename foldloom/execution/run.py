@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
+from foldloom.collector import collector_resting
 from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.exchange import Buffers
 from foldloom.execution.kernels import Kernel, describe
@@ -34,7 +35,7 @@ def run_plan(
     """
     buffers = Buffers(plan, device)
     writes, outputs = buffers.place_inputs(inputs)
-    with weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
+    with collector_resting(), weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
         for number, step in enumerate(plan.steps):
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"

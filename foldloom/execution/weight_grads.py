@@ -28,6 +28,9 @@ from torch.utils._pytree import tree_map_only
 ENOUGH_ROWS = 256
 """Factors are held until they have this many rows: from there on, a larger product is no faster per row."""
 
+LARGE_WEIGHT = 1 << 14
+"""Noting a use costs a few dozen microseconds: for a weight of fewer numbers than this, its product is taken in less."""
+
 _swapping = threading.RLock()
 
 
@@ -44,7 +47,7 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         try:
             for owner in {id(child): child for module in modules for child in module.modules()}.values():
                 for name, weight in list(owner._parameters.items()):
-                    if weight is not None and weight.requires_grad and weight.ndim == 2:
+                    if weight is not None and weight.requires_grad and weight.ndim == 2 and weight.numel() >= LARGE_WEIGHT:
                         swapped.append((owner, name, weight))
                         late = stand_in.setdefault(id(weight), LateWeight(weight))
                         owner._parameters[name] = late  # type: ignore[assignment]
@@ -254,14 +257,14 @@ def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     ledger, token = weight.tap(
         ("linear", id(bias)), lambda: _ProductLedger(transposed=False, has_bias=bias is not None), *credited
     )
-    return _Product.apply(ledger, False, token, input, weight.weight, bias)
+    return _product(ledger, False, token, input, weight.weight, bias)
 
 
 def _use_product(input: torch.Tensor, other: torch.Tensor) -> Any:
     if type(other) is not LateWeight or isinstance(input, LateWeight) or input.ndim < 2:
         return NotImplemented
     ledger, token = other.tap("product", lambda: _ProductLedger(transposed=True, has_bias=False), other.weight)
-    return _Product.apply(ledger, True, token, input, other.weight, None)
+    return _product(ledger, True, token, input, other.weight, None)
 
 
 def _use_embedding(
@@ -278,8 +281,12 @@ def _use_embedding(
     row_count = len(weight.weight)
     padding_row = -1 if padding_idx is None else padding_idx % row_count
     ledger, token = weight.tap(("rows", padding_row), lambda: _RowsLedger(row_count, padding_row), weight.weight)
-    return _Lookup.apply(ledger, padding_row, token, input, weight.weight)
+    return _lookup(ledger, padding_row, token, input, weight.weight)
 
+
+# Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
+_product = super(torch.autograd.Function, _Product).apply  # type: ignore[misc]
+_lookup = super(torch.autograd.Function, _Lookup).apply  # type: ignore[misc]
 
 _USES: dict[Any, Callable[..., Any]] = {
     functional.linear: _use_linear,

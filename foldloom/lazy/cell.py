@@ -15,10 +15,13 @@ from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, type_of
 from foldloom.graph import Op, Type
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
-from foldloom.lazy.scope import running_cell, scope
+from foldloom.lazy.scope import scope
 
 _PROBE_SIZE = 3
 """How many members a cell is tried on to learn the types of its outputs."""
+
+Settings = tuple[tuple[str, Any], ...]
+"""Keyword arguments of a call, sorted by name."""
 
 _numbers = itertools.count()
 _cell_of_key: weakref.WeakValueDictionary[str, Cell] = weakref.WeakValueDictionary()
@@ -72,8 +75,12 @@ class Cell(torch.nn.Module):
                 f"cell {self.label} calls itself. A cell is one step of the computation and cannot recurse: let the function "
                 "given to fl.batch recurse, and call the cell from there"
             )
-        with running_cell(self):
+        recorder, running = scope.recorder, scope.running
+        scope.recorder, scope.running = None, (*running, self)
+        try:
             return self.function(*args, **settings)
+        finally:
+            scope.recorder, scope.running = recorder, running
 
     def _call_alone(self, args: Sequence[Any], settings: dict[str, Any]) -> Any:
         leaves: list[Any] = []
@@ -102,7 +109,7 @@ class Cell(torch.nn.Module):
         tensor = next(itertools.chain(module.parameters(), module.buffers()), None)
         return None if tensor is None else tensor.device
 
-    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: tuple[tuple[str, Any], ...]) -> Signature:
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         """What a call with such arguments computes; found by trying, once."""
         key = (types, nesting, settings, self.training, *_autocast_state())
         known = self._signatures.get(key)
@@ -110,7 +117,7 @@ class Cell(torch.nn.Module):
             known = self._signatures[key] = self._infer(types, nesting, settings)
         return known
 
-    def _infer(self, types: tuple[Type, ...], nesting: Nesting, settings: tuple[tuple[str, Any], ...]) -> Signature:
+    def _infer(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         if not types:
             raise _no_arguments(self)
         returned = _probe(self, types, nesting, dict(settings))
@@ -124,18 +131,23 @@ class Cell(torch.nn.Module):
         """The batched function of one of this cell's ops, made in this process or in another."""
         nesting, settings = op.settings  # type: ignore[misc]
         try:
-            found = self.signature(op.inputs, nesting, settings).op
+            signature = self.signature(op.inputs, nesting, settings)
         except CellError as error:
             raise CellMismatchError(f"the plan was made for another {op.label}: it expects {op}, but {error}") from error
-        if found.outputs != op.outputs:
-            raise CellMismatchError(f"the plan was made for another {op.label}: it expects {op}, but this one is {found}")
+        if signature.op.outputs != op.outputs:
+            raise CellMismatchError(
+                f"the plan was made for another {op.label}: it expects {op}, but this one is {signature.op}"
+            )
         keywords = dict(settings)
+        flat = signature.returns == (tuple, len(op.outputs), (None,) * len(op.outputs))
 
         def call(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
             arguments = operands if nesting is None else unflatten(nesting, iter(operands))
             returned = self.call_batched(*arguments, **keywords)
             if type(returned) is torch.Tensor:
                 return (returned,)
+            if flat:
+                return returned  # type: ignore[no-any-return]
             outputs: list[Any] = []
             flatten(returned, outputs)
             return outputs
@@ -225,10 +237,10 @@ def to_tensor(value: Any, cell: Cell, device: torch.device | None) -> torch.Tens
     try:
         return torch.as_tensor(value, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(_unbatchable(cell, value)) from error
+        raise ArgumentError(unbatchable(cell, value)) from error
 
 
-def _unbatchable(cell: Cell, value: object) -> str:
+def unbatchable(cell: Cell, value: object) -> str:
     return (
         f"cell {cell.label} was given {value!r:.60} ({type(value).__name__}), which cannot be batched. Positional arguments are "
         "tensors, numpy arrays, numbers, results of cells, or tuples, lists and dicts of them; pass settings by keyword"

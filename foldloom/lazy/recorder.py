@@ -17,7 +17,7 @@ import torch
 from foldloom.errors import ArgumentError, FoldloomError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Graph, Op, Type, input_op
-from foldloom.lazy.cell import Cell, _unbatchable
+from foldloom.lazy.cell import Cell, Settings, unbatchable
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
 from foldloom.lazy.scope import user_line
 from foldloom.lazy.tensor import LazyTensor
@@ -30,14 +30,14 @@ _CONTAINERS = frozenset((tuple, list, dict))
 class _Call:
     """What is needed to record one more call of a known signature."""
 
-    __slots__ = ("op_number", "output_types", "returns", "returns_one", "returns_tuple")
+    __slots__ = ("op_number", "output_types", "returns", "returns_one", "returns_pair")
 
     def __init__(self, op_number: int, output_types: tuple[Type, ...], returns: Nesting) -> None:
         self.op_number = op_number
         self.output_types = output_types
         self.returns = returns
         self.returns_one = returns is None
-        self.returns_tuple = returns is not None and returns[0] is tuple and not any(returns[2])
+        self.returns_pair = returns == (tuple, 2, (None, None))
 
 
 class _InputColumn:
@@ -71,7 +71,7 @@ class Recorder:
         self._ops: list[Op] = []
         self._calls: dict[Any, _Call] = {}
         self._columns: dict[tuple[Type, bool, bool], _InputColumn] = {}
-        self._input_of_tensor: dict[tuple[int, int], int] = {}
+        self._input_of_tensor: dict[tuple[int, int], LazyTensor] = {}
         self._op_of_node: list[int] = []
         self._operands: list[int] = []
         self._depth_of_node: list[int] = []
@@ -81,56 +81,73 @@ class Recorder:
         self._outputs_of_example: list[int] = []
         self._results: list[Any] = []
         default = str(torch.get_default_dtype()).removeprefix("torch.")
-        self._type_of_number = {int: Type((), "int64"), float: Type((), default), bool: Type((), "bool")}
+        complex_default = {"float64": "complex128"}.get(default, "complex64")
+        self._type_of_number = {int: Type((), "int64"), float: Type((), default), bool: Type((), "bool"), complex: Type((), complex_default)}
         self._column_of_number: dict[type, _InputColumn] = {}
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
-        nesting: Nesting = None
-        if settings or not _CONTAINERS.isdisjoint(map(type, args)):
-            leaves: list[Any] = []
-            nesting = flatten(args, leaves)
-            args = tuple(leaves)
+        if settings:
+            return self._call_nested(cell, args, settings)
         operands: list[int] = []
-        key: list[Any] = [cell]
+        types: list[Type] = []
         depth = 0
         for arg in args:
             if type(arg) is LazyTensor:
                 if arg._recorder is not self:
                     raise self._foreign(cell, arg)
                 operands.append(arg._value)
-                key.append(arg._type)
+                types.append(arg._type)
                 if arg._depth > depth:
                     depth = arg._depth
+                continue
+            if type(arg) in _CONTAINERS:
+                done = zip(args, operands, types, strict=False)
+                handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
+                return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
+            column = self._column_of_number.get(type(arg))
+            if column is not None:
+                operands.append(self._add_input(column, arg))
+                types.append(column.type)
             else:
-                column = self._column_of_number.get(type(arg))
-                if column is None:
-                    value, given_type = self._add_other_input(cell, arg)
-                    operands.append(value)
-                    key.append(given_type)
-                else:
-                    # The same as _add_input, which is too slow to call for every word of every sentence.
-                    column.values.append(arg)
-                    self._op_of_node.append(column.op_number)
-                    self._depth_of_node.append(0)
-                    operands.append(self._value_count)
-                    self._value_count += 1
-                    key.append(column.type)
-        if nesting is not None:
-            key += [nesting, _frozen(cell, settings)]
-        known = self._calls.get(tuple(key))
+                handle = self._add_other_input(cell, arg)
+                operands.append(handle._value)
+                types.append(handle._type)
+        known = self._calls.get((cell, *types))
         if known is None:
-            known = self._new_call(cell, tuple(key), len(args), nesting, settings)
+            known = self._new_call((cell, *types), cell, tuple(types), None, ())
+        return self._add_node(known, operands, depth + 1)
+
+    def _add_node(self, known: _Call, operands: list[int], depth: int) -> Any:
         self._op_of_node.append(known.op_number)
         self._operands += operands
-        depth += 1
         self._depth_of_node.append(depth)
-        first = self._value_count
-        self._value_count = first + len(known.output_types)
+        types = known.output_types
+        value = self._value_count
+        self._value_count = value + len(types)
         if known.returns_one:
-            return LazyTensor(self, first, known.output_types[0], depth)
-        handles = [LazyTensor(self, value, type, depth) for value, type in enumerate(known.output_types, first)]
-        return tuple(handles) if known.returns_tuple else unflatten(known.returns, iter(handles))
+            return LazyTensor(self, value, types[0], depth)
+        if known.returns_pair:
+            return LazyTensor(self, value, types[0], depth), LazyTensor(self, value + 1, types[1], depth)
+        handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
+        return unflatten(known.returns, iter(handles))
+
+    def _call_nested(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """The same where arguments are nested or settings are given: the leaves are recorded as one call."""
+        leaves: list[Any] = []
+        nesting = flatten(args, leaves)
+        frozen = _frozen(cell, settings)
+        handles = [leaf if type(leaf) is LazyTensor else self._add_other_input(cell, leaf) for leaf in leaves]
+        for handle in handles:
+            if handle._recorder is not self:
+                raise self._foreign(cell, handle)
+        types = tuple([handle._type for handle in handles])
+        key = (cell, *types, nesting, frozen)
+        known = self._calls.get(key)
+        if known is None:
+            known = self._new_call(key, cell, types, nesting, frozen)
+        depth = max([handle._depth for handle in handles], default=0)
+        return self._add_node(known, [handle._value for handle in handles], depth + 1)
 
     def end_example(self, outputs: Sequence[LazyTensor], result: Any) -> None:
         """What has been called since the last example is one example, and this is its result."""
@@ -159,10 +176,10 @@ class Recorder:
         return Recording(graph, tuple([column.close() for column in columns]), tuple(self._results))
 
     def _new_call(
-        self, cell: Cell, key: tuple[Any, ...], arity: int, nesting: Nesting, settings: dict[str, Any]
+        self, key: tuple[Any, ...], cell: Cell, types: tuple[Type, ...], nesting: Nesting, settings: Settings
     ) -> _Call:
         try:
-            signature = cell.signature(key[1 : 1 + arity], nesting, _frozen(cell, settings))
+            signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self._where()}") from error.__cause__
         self._check_device(cell.device, cell)
@@ -173,39 +190,43 @@ class Recorder:
         self._ops.append(op)
         return len(self._ops) - 1
 
-    def _add_other_input(self, cell: Cell, value: Any) -> tuple[int, Type]:
-        """Tensors, arrays, and the first number of its kind."""
+    def _add_other_input(self, cell: Cell, value: Any) -> LazyTensor:
+        """Anything that is given: tensors, arrays, numbers."""
         if isinstance(value, torch.Tensor):
             return self._add_tensor(cell, value)
         number_type = self._type_of_number.get(type(value))
         if number_type is not None:
-            column = self._column_of_number[type(value)] = self._column(number_type, is_tensor=False, tracked=False)
-            return self._add_input(column, value)
+            column = self._column_of_number.get(type(value))
+            if column is None:
+                column = self._column_of_number[type(value)] = self._column(number_type, is_tensor=False, tracked=False)
+            return LazyTensor(self, self._add_input(column, value), number_type, 0)
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
             # A copy, because the array may change before the cell runs.
             array = np.array(value)
-            return self._add_input(self._column(Type(array.shape, array.dtype.name), is_tensor=False, tracked=False), array)
-        if isinstance(value, complex):
-            return self._add_tensor(cell, torch.tensor(value))
-        raise ArgumentError(f"{_unbatchable(cell, value)}\n  {self._where()}")
+            array_type = Type(array.shape, array.dtype.name)
+            column = self._column(array_type, is_tensor=False, tracked=False)
+            return LazyTensor(self, self._add_input(column, array), array_type, 0)
+        raise ArgumentError(f"{unbatchable(cell, value)}\n  {self._where()}")
 
-    def _add_tensor(self, cell: Cell, tensor: torch.Tensor) -> tuple[int, Type]:
+    def _add_tensor(self, cell: Cell, tensor: torch.Tensor) -> LazyTensor:
+        """A tensor that was given before is the same value: an initial state that every example starts from, say."""
         self._check_device(tensor.device, cell)
         version = -1 if tensor.is_inference() else tensor._version
         known = self._input_of_tensor.get((id(tensor), version))
-        if known is not None:
-            return known, type_of(tensor)
-        column = self._column(type_of(tensor), is_tensor=True, tracked=tensor.requires_grad)
-        column.versions.append(version)
-        self._input_of_tensor[id(tensor), version] = self._value_count
-        return self._add_input(column, tensor)
+        if known is None:
+            column = self._column(type_of(tensor), is_tensor=True, tracked=tensor.requires_grad)
+            column.versions.append(version)
+            known = LazyTensor(self, self._add_input(column, tensor), column.type, 0)
+            self._input_of_tensor[id(tensor), version] = known
+        return known
 
-    def _add_input(self, column: _InputColumn, value: Any) -> tuple[int, Type]:
+    def _add_input(self, column: _InputColumn, value: Any) -> int:
         column.values.append(value)
         self._op_of_node.append(column.op_number)
         self._depth_of_node.append(0)
-        self._value_count += 1
-        return self._value_count - 1, column.type
+        number = self._value_count
+        self._value_count = number + 1
+        return number
 
     def _column(self, type: Type, *, is_tensor: bool, tracked: bool) -> _InputColumn:
         key = (type, is_tensor, tracked)
@@ -237,7 +258,7 @@ class Recorder:
         return f"in example {len(self._results)}, at {user_line()}"
 
 
-def _frozen(cell: Cell, settings: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _frozen(cell: Cell, settings: dict[str, Any]) -> Settings:
     items = tuple(sorted(settings.items()))
     for name, value in items:
         if isinstance(value, (LazyTensor, torch.Tensor, np.ndarray)):

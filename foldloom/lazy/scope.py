@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import foldloom
+from foldloom.collector import collector_resting
 
 if TYPE_CHECKING:
     from foldloom.lazy.cell import Cell
@@ -29,31 +29,14 @@ scope = _Scope()
 
 @contextmanager
 def recording_into(recorder: Recorder) -> Iterator[None]:
-    """Cells called within are recorded.
-
-    The garbage collector rests meanwhile: recording makes many objects that all stay alive, and walking them again and
-    again costs more than making them.
-    """
-    outer, collecting = scope.recorder, gc.isenabled()
+    """Cells called within are recorded."""
+    outer = scope.recorder
     scope.recorder = recorder
-    gc.disable()
     try:
-        yield
+        with collector_resting():
+            yield
     finally:
         scope.recorder = outer
-        if collecting:
-            gc.enable()
-
-
-@contextmanager
-def running_cell(cell: Cell) -> Iterator[None]:
-    """The function of a cell is being called: cells inside it compute at once, on the batch they are given."""
-    recorder, running = scope.recorder, scope.running
-    scope.recorder, scope.running = None, (*running, cell)
-    try:
-        yield
-    finally:
-        scope.recorder, scope.running = recorder, running
 
 
 _OURS = os.path.dirname(os.path.abspath(foldloom.__file__)) + os.sep
