@@ -27,9 +27,9 @@ class Leaf(nn.Module):
         self.gates = nn.Linear(embedding, 3 * hidden)
 
     def forward(self, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        gates = self.gates(self.embed(word))
-        input_gate, output_gate = torch.sigmoid(gates[:, : 2 * self.hidden]).chunk(2, 1)
-        cell = input_gate * torch.tanh(gates[:, 2 * self.hidden :])
+        gates, candidate = self.gates(self.embed(word)).split((2 * self.hidden, self.hidden), 1)
+        input_gate, output_gate = torch.sigmoid(gates).chunk(2, 1)
+        cell = input_gate * torch.tanh(candidate)
         return output_gate * torch.tanh(cell), cell
 
 
@@ -42,10 +42,9 @@ class Merge(nn.Module):
     def forward(
         self, left_h: torch.Tensor, left_c: torch.Tensor, right_h: torch.Tensor, right_c: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        gates = self.gates(torch.cat((left_h, right_h), 1))
-        sigmoids = torch.sigmoid(gates[:, : 4 * self.hidden])
-        input_gate, left_gate, right_gate, output_gate = sigmoids.chunk(4, 1)
-        cell = input_gate * torch.tanh(gates[:, 4 * self.hidden :])
+        gates, candidate = self.gates(torch.cat((left_h, right_h), 1)).split((4 * self.hidden, self.hidden), 1)
+        input_gate, left_gate, right_gate, output_gate = torch.sigmoid(gates).chunk(4, 1)
+        cell = input_gate * torch.tanh(candidate)
         cell = torch.addcmul(torch.addcmul(cell, left_gate, left_c), right_gate, right_c)
         return output_gate * torch.tanh(cell), cell
 

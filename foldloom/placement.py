@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foldloom.graph import CONSTANT, Graph, Ints, Op, Type, starts_of
+from foldloom.graph import CONSTANT, Graph, Ints, Op, Type, concatenate, starts_of
 from foldloom.plan import Access, Arena, Plan, Read, Step, Write
 
 
@@ -41,15 +41,6 @@ class _Rows(NamedTuple):
     writes: list[Write]
 
 
-class _Blocks(NamedTuple):
-    """How each block of rows is read, before neighbouring gathers are joined."""
-
-    arena: list[int]
-    access: list[Access]
-    start: list[int]
-    count: list[int]
-
-
 def place(graph: Graph, step_of_node: Ints) -> Plan:
     runs = _order_nodes(graph, step_of_node)
     rows = _place_values(graph, runs)
@@ -66,22 +57,26 @@ def place(graph: Graph, step_of_node: Ints) -> Plan:
     row_of_output = np.empty(len(graph.outputs), np.int64)
     row_of_output[outputs_by_arena] = _count_up(output_blocks)
 
-    blocks, indices = _classify(
-        rows, np.concatenate([operands, output_values]), np.concatenate([operand_blocks, output_blocks])
+    # Every output block counts as a step of its own.
+    reads, reads_of_step, indices = _read_blocks(
+        rows,
+        np.concatenate([operands, output_values]),
+        np.concatenate([operand_blocks, output_blocks]),
+        np.repeat(np.arange(len(arity_of_run) + len(output_blocks)), np.append(arity_of_run, np.ones_like(output_blocks))),
     )
     input_count = int(runs.size[: runs.input_runs].sum())
     return Plan(
         ops=graph.ops,
         arenas=rows.arenas,
         inputs=tuple(rows.writes[: runs.input_runs]),
-        input_order=_input_order(graph, runs.nodes[:input_count]),
-        steps=_steps(graph, runs, rows, blocks),
+        input_order=_input_order(graph, runs),
+        steps=_steps(graph, runs, rows.writes, reads, reads_of_step),
         nodes=runs.nodes[input_count:],
         indices=indices,
-        outputs=_reads(blocks, len(operand_blocks), len(output_blocks)),
+        outputs=tuple(reads[len(reads) - len(output_blocks) :]),
         block_of_output=block_of_output,
         row_of_output=row_of_output,
-        example_of_node=graph.example_of_node,
+        nodes_of_example=graph.nodes_of_example,
     )
 
 
@@ -132,70 +127,81 @@ def _place_values(graph: Graph, runs: _Runs) -> _Rows:
     return _Rows(tuple(arenas), arena_of_value, row_of_value, writes)
 
 
-def _classify(rows: _Rows, values: Ints, block_sizes: Ints) -> tuple[_Blocks, Ints]:
-    """How each block of values can be read, and the rows of those that must be gathered."""
+def _read_blocks(
+    rows: _Rows, values: Ints, block_sizes: Ints, step_of_block: Ints
+) -> tuple[list[Read], list[int], Ints]:
+    """How to read each block of values: the reads, how many each step has, and the rows of those that must be gathered.
+
+    Neighbouring gathers of one step from one arena are one read.
+    """
+    if not len(values):
+        return [], [], np.empty(0, np.int64)
     row = rows.row_of_value[values]
     first = starts_of(block_sizes)
-    difference = np.diff(row, prepend=0)
-    difference[first] = 1
-    ascends = np.logical_and.reduceat(difference == 1, first) if len(first) else np.empty(0, bool)
-    difference[first] = 0
-    repeats = np.logical_and.reduceat(difference == 0, first) if len(first) else np.empty(0, bool)
+    stride = np.empty_like(row)
+    np.subtract(row[1:], row[:-1], out=stride[1:])
+    stride[first] = 1
+    ascends = np.logical_and.reduceat(stride == 1, first)
+    stride[first] = 0
+    repeats = ~np.logical_or.reduceat(stride, first)
     gathers = ~(ascends | repeats)
-    gathered_sizes = np.where(gathers, block_sizes, 0)
-    access_code = np.where(ascends, 0, np.where(repeats, 1, 2))
+
+    arena = rows.arena_of_value[values[first]]
+    leads = np.ones(len(first), bool)
+    leads[1:] = ~(gathers[1:] & gathers[:-1] & (arena[1:] == arena[:-1]) & (step_of_block[1:] == step_of_block[:-1]))
+    leader = np.flatnonzero(leads)
     accesses = (Access.SLICE, Access.BROADCAST, Access.GATHER)
-    blocks = _Blocks(
-        arena=rows.arena_of_value[values[first]].tolist(),
-        access=[accesses[code] for code in access_code.tolist()],
-        start=np.where(gathers, starts_of(gathered_sizes), row[first]).tolist(),
-        count=block_sizes.tolist(),
+    reads = map(
+        Read,
+        arena[leader].tolist(),
+        [accesses[code] for code in np.where(ascends, 0, 1 + gathers)[leader].tolist()],
+        np.where(gathers, starts_of(block_sizes * gathers), row[first])[leader].tolist(),
+        block_sizes[leader].tolist(),
+        np.diff(leader, append=len(first)).tolist(),
     )
-    return blocks, row[np.repeat(gathers, block_sizes)]
+    return list(reads), np.bincount(step_of_block[leader]).tolist(), row[np.repeat(gathers, block_sizes)]
 
 
-def _input_order(graph: Graph, input_nodes: Ints) -> Ints:
+def _input_order(graph: Graph, runs: _Runs) -> Ints:
     """Which input of its op, in recording order, each input node is."""
-    in_recording_order = np.sort(input_nodes)
-    ops = graph.op_of_node[in_recording_order]
-    number_of_node = np.empty(len(graph.op_of_node), np.int64)
-    by_op = in_recording_order[np.argsort(ops, kind="stable")]
-    number_of_node[by_op] = _count_up(np.bincount(ops, minlength=len(graph.ops)))
-    return number_of_node[input_nodes]
+    orders = []
+    start = 0
+    for op, size in zip(runs.op[: runs.input_runs].tolist(), runs.size.tolist(), strict=False):
+        number_of_node = np.cumsum(graph.op_of_node == op) - 1
+        orders.append(number_of_node[runs.nodes[start : start + size]])
+        start += size
+    return concatenate(orders)
 
 
-def _steps(graph: Graph, runs: _Runs, rows: _Rows, blocks: _Blocks) -> tuple[Step, ...]:
+def _steps(
+    graph: Graph, runs: _Runs, writes: list[Write], reads: list[Read], reads_of_step: list[int]
+) -> tuple[Step, ...]:
     steps: list[Step] = []
-    shape_of_op = [(len(op.inputs), len(op.outputs)) for op in graph.ops]
-    next_write, next_block, next_member = runs.input_runs, 0, 0
-    for op, size in zip(runs.op[runs.input_runs :].tolist(), runs.size[runs.input_runs :].tolist(), strict=True):
-        arity, width = shape_of_op[op]
-        reads = _reads(blocks, next_block, arity)
-        steps.append(Step(op, next_member, size, reads, tuple(rows.writes[next_write : next_write + width])))
-        next_write += width
-        next_block += arity
-        next_member += size
+    width_of_op = [len(op.outputs) for op in graph.ops]
+    next_write, next_read, next_member = runs.input_runs, 0, 0
+    ops, sizes = runs.op.tolist(), runs.size.tolist()
+    for run in range(runs.input_runs, len(ops)):
+        last_write, last_read = next_write + width_of_op[ops[run]], next_read + reads_of_step[run]
+        steps.append(
+            Step(
+                op=ops[run],
+                first=next_member,
+                count=sizes[run],
+                reads=tuple(reads[next_read:last_read]),
+                writes=tuple(writes[next_write:last_write]),
+            )
+        )
+        next_write, next_read = last_write, last_read
+        next_member += sizes[run]
     return tuple(steps)
-
-
-def _reads(blocks: _Blocks, first: int, count: int) -> tuple[Read, ...]:
-    """The reads of one step, or of the outputs; neighbouring gathers from one arena are joined into one."""
-    reads: list[Read] = []
-    for block in range(first, first + count):
-        arena, access = blocks.arena[block], blocks.access[block]
-        if access is Access.GATHER and reads and reads[-1].access is access and reads[-1].arena == arena:
-            reads[-1] = reads[-1]._replace(slots=reads[-1].slots + 1)
-        else:
-            reads.append(Read(arena, access, blocks.start[block], blocks.count[block]))
-    return tuple(reads)
 
 
 def _slot_by_slot(first: Ints, run_sizes: Ints, slots_of_run: Ints) -> Ints:
     """Numbers that stand node by node (``first``, and one for each slot), reordered to run, slot, member."""
-    totals = run_sizes * slots_of_run
-    size = np.repeat(run_sizes, totals)
-    slot, member = np.divmod(_count_up(totals), np.maximum(size, 1))
-    return first[np.repeat(starts_of(run_sizes), totals) + member] + slot
+    block_sizes = np.repeat(run_sizes, slots_of_run)
+    first_member = np.repeat(starts_of(run_sizes), slots_of_run)
+    member = np.arange(int(block_sizes.sum())) + np.repeat(first_member - starts_of(block_sizes), block_sizes)
+    return first[member] + np.repeat(_count_up(slots_of_run), block_sizes)
 
 
 def _count_up(counts: Ints) -> Ints:

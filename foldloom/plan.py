@@ -111,7 +111,7 @@ class Plan:
     outputs: tuple[Read, ...]
     block_of_output: Ints
     row_of_output: Ints
-    example_of_node: Ints
+    nodes_of_example: Ints
 
     def statistics(self) -> Statistics:
         reads = [read for step in self.steps for read in step.reads]
@@ -123,6 +123,11 @@ class Plan:
             rows_copied=copied,
             rows_in_place=sum(read.count * read.slots for read in reads) - copied,
         )
+
+    def examples_of(self, step: Step) -> Ints:
+        """Which example each member of a step belongs to."""
+        ends = np.cumsum(self.nodes_of_example)
+        return np.searchsorted(ends, self.nodes[step.first : step.first + step.count], side="right")
 
     def rows_of(self, read: Read) -> Ints:
         """The arena rows that a read takes, slot after slot."""

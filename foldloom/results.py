@@ -186,7 +186,7 @@ class _Stacker:
         rows = self._plan.row_of_output[numbers]
         stride = int(rows[1] - rows[0]) if len(rows) > 1 else 1
         if stride > 0 and (np.diff(rows) == stride).all():
-            return block[int(rows[0]) : int(rows[-1]) + 1 : stride]
+            return block if len(rows) == len(block) else block[int(rows[0]) : int(rows[-1]) + 1 : stride]
         return block.index_select(0, torch.from_numpy(rows).to(block.device))
 
 

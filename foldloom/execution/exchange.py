@@ -20,7 +20,7 @@ all steps, because cutting them one at a time costs more than copying a few rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Buffers:
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
-        self._differentiable = [arena.differentiable for arena in plan.arenas]
+        self._untracked = {number for number, arena in enumerate(plan.arenas) if not arena.differentiable}
         self._rows: list[torch.Tensor] = []
         self._token: list[torch.Tensor] = []
         self._unwritten: list[Iterator[torch.Tensor]] = []
@@ -75,65 +75,71 @@ class Buffers:
         self, writes: Sequence[Write], outputs: Sequence[torch.Tensor], reads: Sequence[Read]
     ) -> Sequence[torch.Tensor]:
         """Write the outputs of one step and read the operands of the next, in argument order."""
-        gather = Access.GATHER
-        indices = [next(self._indices) if read.access is gather else None for read in reads]
+        views = [next(self._unwritten[write.arena]) for write in writes]
+        wanted = [(read, next(self._indices) if read.access is _GATHER else None) for read in reads]
         if not torch.is_grad_enabled():
-            for write, output in zip(writes, outputs, strict=True):
-                next(self._unwritten[write.arena]).copy_(output)
-            return self.read(reads, indices)
-        differentiable = self._differentiable
-        transfer = _Transfer(self._rows, self._like)
-        tensors: list[torch.Tensor] = []
-        for write, output in zip(writes, outputs, strict=True):
-            view = next(self._unwritten[write.arena])
-            if differentiable[write.arena]:
-                transfer.writes.append(write)
-                transfer.views.append(view)
-                transfer.touched[write.arena] = None
-                tensors.append(output)
-            else:
-                view.copy_(output)
-        for read, index in zip(reads, indices, strict=True):
-            if differentiable[read.arena]:
-                transfer.reads.append(read)
-                transfer.indices.append(index)
-                transfer.touched[read.arena] = None
-        if not transfer.touched:
-            return self.read(reads, indices)
-        tokens = [self._token[arena] for arena in transfer.touched]
-        transfer.tokens = tokens
-        results = _exchange(transfer, *tokens, *tensors)
-        for arena, token in zip(transfer.touched, results, strict=False):
+            _write(views, outputs)
+            return _read(self._rows, wanted)
+        untracked = self._untracked
+        if not all([write.arena not in untracked for write in writes]):
+            writes, views, outputs = self._write_untracked(writes, views, outputs)
+        tracked = [item for item in wanted if item[0].arena not in untracked]
+        move = _Move(self._like, writes, tracked)
+        if not move.touched:
+            return _read(self._rows, wanted)
+        results = _exchange(move, self._rows, views, *[self._token[arena] for arena in move.touched], *outputs)
+        for arena, token in zip(move.touched, results, strict=False):
             self._token[arena] = token
-        tracked = results[len(transfer.touched) :]
-        return tracked if len(transfer.reads) == len(reads) else self._interleave(reads, indices, tracked)
+        operands: Sequence[torch.Tensor] = results[len(move.touched) :]
+        return operands if len(tracked) == len(reads) else self._interleave(wanted, operands)
+
+    def _write_untracked(
+        self, writes: Sequence[Write], views: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[Write], list[torch.Tensor], list[torch.Tensor]]:
+        """Write what has no gradient; the rest is left."""
+        left = []
+        for write, view, output in zip(writes, views, outputs, strict=True):
+            if write.arena in self._untracked:
+                view.copy_(output)
+            else:
+                left.append((write, view, output))
+        return [item[0] for item in left], [item[1] for item in left], [item[2] for item in left]
 
     def _interleave(
-        self, reads: Sequence[Read], indices: Sequence[torch.Tensor | None], tracked: Sequence[torch.Tensor]
+        self, wanted: Sequence[tuple[Read, torch.Tensor | None]], tracked: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The operands in argument order, where only some of them are tracked."""
         remaining = iter(tracked)
         operands: list[torch.Tensor] = []
-        for read, index in zip(reads, indices, strict=True):
-            if self._differentiable[read.arena]:
-                operands += [next(remaining) for _ in range(read.slots)]
+        for item in wanted:
+            if item[0].arena in self._untracked:
+                operands += _read(self._rows, (item,))
             else:
-                operands += _read(self._rows, (read,), (index,))
+                operands += [next(remaining) for _ in range(item[0].slots)]
         return operands
 
-    def read(self, reads: Sequence[Read], indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        return _read(self._rows, reads, indices)
+    def versions(self, reads: Sequence[Read]) -> list[int]:
+        """Numbers that change when somebody writes into rows that these reads share with other readers."""
+        return [self._rows[read.arena]._version for read in reads if read.access is not _GATHER]
+
+
+_GATHER = Access.GATHER
+
+
+def _write(views: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    for view, output in zip(views, outputs, strict=True):
+        view.copy_(output)
 
 
 def _read(
-    arenas: Sequence[torch.Tensor], reads: Sequence[Read], indices: Sequence[torch.Tensor | None]
+    arenas: Sequence[torch.Tensor], reads: Iterable[tuple[Read, torch.Tensor | None]]
 ) -> list[torch.Tensor]:
     operands: list[torch.Tensor] = []
-    for read, index in zip(reads, indices, strict=True):
+    for read, index in reads:
         rows = arenas[read.arena]
         if index is not None:
             gathered = rows.index_select(0, index)
-            operands += gathered.split(read.count) if read.slots > 1 else (gathered,)
+            operands += gathered.chunk(read.slots) if read.slots > 1 else (gathered,)
         elif read.access is Access.SLICE:
             operands.append(rows.narrow(0, read.start, read.count))
         else:
@@ -141,55 +147,64 @@ def _read(
     return operands
 
 
-class _Transfer:
-    """What one exchange moves, as far as autograd is concerned. It must not hold what holds it: a graph that is part of a
-    reference cycle keeps a whole batch alive until the garbage collector comes by."""
+_SMALL_GATHER = 1 << 17
+"""Gradients of fewer numbers than this are joined before they are added: a copy is cheaper than another call."""
 
-    __slots__ = ("indices", "like", "reads", "rows", "tokens", "touched", "views", "writes")
 
-    def __init__(self, rows: list[torch.Tensor], like: list[torch.Tensor]) -> None:
-        self.rows = rows
+class _Move:
+    """What one exchange moves, as far as autograd is concerned.
+
+    It must not hold what holds it: a graph that is part of a reference cycle keeps a whole batch alive until the garbage
+    collector comes by.
+    """
+
+    __slots__ = ("like", "reads", "touched", "writes")
+
+    def __init__(
+        self,
+        like: Sequence[torch.Tensor],
+        writes: Sequence[Write],
+        reads: Sequence[tuple[Read, torch.Tensor | None]],
+    ) -> None:
         self.like = like
-        self.writes: list[Write] = []
-        self.views: list[torch.Tensor] = []
-        self.reads: list[Read] = []
-        self.indices: list[torch.Tensor | None] = []
-        self.touched: dict[int, None] = {}
-        self.tokens: list[torch.Tensor]
+        self.writes = writes
+        self.reads = reads
+        self.touched = dict.fromkeys([write.arena for write in writes])
+        for read, _ in reads:
+            self.touched[read.arena] = None
 
-    def forward(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        for view, output in zip(self.views, outputs, strict=True):
-            view.copy_(output)
-        tokens = [token.detach() for token in self.tokens]
-        results = (*tokens, *_read(self.rows, self.reads, self.indices))
-        del self.views, self.rows, self.tokens
-        return results
-
-    def add(self, gradients: dict[int, torch.Tensor | None], operand_grads: Iterator[torch.Tensor | None]) -> None:
+    def add(self, gradients: dict[int, torch.Tensor | None], operand_grads: Sequence[torch.Tensor | None]) -> None:
         """Add the gradients of the operands to the gradient arenas."""
-        for read, index in zip(self.reads, self.indices, strict=True):
-            pieces = None if index is None or read.slots == 1 else index.split(read.count)
-            for slot in range(read.slots):
-                grad = next(operand_grads)
-                if grad is None:
-                    continue
-                arena = gradients[read.arena]
-                if arena is None:
-                    arena = gradients[read.arena] = self._zeros(read.arena)
-                if index is not None:
-                    arena.index_add_(0, index if pieces is None else pieces[slot], grad)
-                elif read.access is Access.SLICE:
-                    arena.narrow(0, read.start, read.count).add_(grad)
+        slot = 0
+        for read, index in self.reads:
+            grads = operand_grads[slot : slot + read.slots]
+            slot += read.slots
+            received = [grad for grad in grads if grad is not None]
+            if not received:
+                continue
+            arena = gradients[read.arena]
+            if arena is None:
+                arena = gradients[read.arena] = self._zeros(read.arena)
+            if index is None:
+                if read.access is Access.SLICE:
+                    arena.narrow(0, read.start, read.count).add_(received[0])
                 else:
-                    arena.select(0, read.start).add_(grad.sum(0))
+                    arena.select(0, read.start).add_(received[0].sum(0))
+            elif len(received) == read.slots and received[0].numel() * read.slots < _SMALL_GATHER:
+                arena.index_add_(0, index, torch.cat(received) if read.slots > 1 else received[0])
+            else:
+                for grad, rows in zip(grads, index.split(read.count), strict=True):
+                    if grad is not None:
+                        arena.index_add_(0, rows, grad)
 
     def add_recorded(
-        self, gradients: dict[int, torch.Tensor | None], operand_grads: Iterator[torch.Tensor | None]
+        self, gradients: dict[int, torch.Tensor | None], operand_grads: Sequence[torch.Tensor | None]
     ) -> None:
         """The same, differentiably."""
-        for read, index in zip(self.reads, self.indices, strict=True):
+        remaining = iter(operand_grads)
+        for read, index in self.reads:
             for slot in range(read.slots):
-                grad = next(operand_grads)
+                grad = next(remaining)
                 if grad is None:
                     continue
                 arena = gradients[read.arena]
@@ -210,22 +225,31 @@ class _Transfer:
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, transfer: _Transfer, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        move: _Move,
+        arenas: Sequence[torch.Tensor],
+        views: Sequence[torch.Tensor],
+        *tokens_and_outputs: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.transfer = transfer
-        return transfer.forward(tensors[len(transfer.touched) :])
+        ctx.move = move
+        token_count = len(move.touched)
+        _write(views, tokens_and_outputs[token_count:])
+        tokens = [token.detach() for token in tokens_and_outputs[:token_count]]
+        return (*tokens, *_read(arenas, move.reads))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        transfer: _Transfer = ctx.transfer
-        gradients = dict(zip(transfer.touched, grads, strict=False))
-        add = transfer.add_recorded if torch.is_grad_enabled() else transfer.add
-        add(gradients, iter(grads[len(gradients) :]))
+        move: _Move = ctx.move
+        gradients = dict(zip(move.touched, grads, strict=False))
+        add = move.add_recorded if torch.is_grad_enabled() else move.add
+        add(gradients, grads[len(gradients) :])
         outputs: list[torch.Tensor | None] = []
-        for write in transfer.writes:
+        for write in move.writes:
             arena = gradients[write.arena]
             outputs.append(None if arena is None else arena.narrow(0, write.start, write.count))
-        return (None, *gradients.values(), *outputs)
+        return (None, None, None, *gradients.values(), *outputs)
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.

@@ -25,6 +25,12 @@ from foldloom.execution.weight_grads import weight_grads_once
 from foldloom.plan import Plan, Step
 
 
+_IN_PLACE = (
+    "cell {label} changes one of its arguments in place. Other cells may read the same value: write `x = x + 1` instead of "
+    "`x += 1`, or `x.relu()` instead of `x.relu_()`"
+)
+
+
 def run_plan(
     plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], device: torch.device
 ) -> tuple[torch.Tensor, ...]:
@@ -40,35 +46,33 @@ def run_plan(
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
             operands = buffers.exchange(writes, outputs, step.reads)
+            versions = buffers.versions(step.reads)
             outputs = _call(kernel, operands, plan, number, step)
             writes = step.writes
+            if versions != buffers.versions(step.reads):
+                raise CellError(_IN_PLACE.format(label=kernel.op.label))
     return tuple(buffers.exchange(writes, outputs, plan.outputs))
 
 
 def _call(
     kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step
 ) -> Sequence[torch.Tensor]:
-    versions = [] if torch.is_inference_mode_enabled() else [operand._version for operand in operands]
     try:
         outputs = kernel.call(*operands)
         kernel.check(outputs, step.count)
     except CellOutputError:
         raise
     except Exception as error:
+        if "modified inplace" in str(error):
+            raise CellError(_IN_PLACE.format(label=kernel.op.label)) from error
         raise CellError(_explain(kernel, operands, plan, number, step, error)) from error
-    for operand, version in zip(operands, versions, strict=False):
-        if operand._version != version:
-            raise CellError(
-                f"cell {kernel.op.label} changes one of its arguments in place. Other cells may read the same value: "
-                "write `x = x + 1` instead of `x += 1`, or `x.relu()` instead of `x.relu_()`"
-            )
     return outputs
 
 
 def _explain(
     kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step, error: Exception
 ) -> str:
-    examples = plan.example_of_node[plan.nodes[step.first : step.first + step.count]]
+    examples = plan.examples_of(step)
     culprit = _first_failing_member(kernel, operands, step.count)
     which = (
         f"example {examples[culprit]}"

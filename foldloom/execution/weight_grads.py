@@ -85,14 +85,11 @@ class LateWeight(torch.Tensor):
         plain_args, plain_kwargs = tree_map_only(LateWeight, _weight_of, (tuple(args), kwargs or {}))
         return func(*plain_args, **plain_kwargs)
 
-    def tap(self, key: Any, ledger: Callable[[], _Ledger], *tensors: torch.Tensor) -> tuple[_Ledger, torch.Tensor]:
-        """The ledger of one kind of use of this weight, and the token that its uses hang on."""
-        known = self.uses.get(key)
-        if known is None:
-            book = ledger()
-            # The tensors are kept because keys name them by id, which a later tensor must not inherit.
-            known = self.uses[key] = (book, _Tap.apply(book, *tensors), tensors)
-        return known[0], known[1]
+    def tap(self, key: Any, ledger: _Ledger, *tensors: torch.Tensor) -> tuple[_Ledger, torch.Tensor]:
+        """Open a ledger for one kind of use of this weight: the ledger, and the token that its uses hang on."""
+        # The tensors are kept because keys name them by id, which a later tensor must not inherit.
+        self.uses[key] = (ledger, _Tap.apply(ledger, *tensors), tensors)
+        return self.uses[key][:2]
 
 
 def _weight_of(late: LateWeight) -> torch.nn.Parameter:
@@ -253,17 +250,24 @@ class _Lookup(torch.autograd.Function):
 def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     if type(weight) is not LateWeight or isinstance(input, LateWeight) or isinstance(bias, LateWeight):
         return NotImplemented
-    credited = (weight.weight,) if bias is None else (weight.weight, bias)
-    ledger, token = weight.tap(
-        ("linear", id(bias)), lambda: _ProductLedger(transposed=False, has_bias=bias is not None), *credited
-    )
+    known = weight.uses.get(id(bias))
+    if known is None:
+        book = _ProductLedger(transposed=False, has_bias=bias is not None)
+        credited = (weight.weight,) if bias is None else (weight.weight, bias)
+        ledger, token = weight.tap(id(bias), book, *credited)
+    else:
+        ledger, token, _ = known
     return _product(ledger, False, token, input, weight.weight, bias)
 
 
 def _use_product(input: torch.Tensor, other: torch.Tensor) -> Any:
     if type(other) is not LateWeight or isinstance(input, LateWeight) or input.ndim < 2:
         return NotImplemented
-    ledger, token = other.tap("product", lambda: _ProductLedger(transposed=True, has_bias=False), other.weight)
+    known = other.uses.get("product")
+    if known is None:
+        ledger, token = other.tap("product", _ProductLedger(transposed=True, has_bias=False), other.weight)
+    else:
+        ledger, token, _ = known
     return _product(ledger, True, token, input, other.weight, None)
 
 
@@ -280,7 +284,11 @@ def _use_embedding(
         return NotImplemented
     row_count = len(weight.weight)
     padding_row = -1 if padding_idx is None else padding_idx % row_count
-    ledger, token = weight.tap(("rows", padding_row), lambda: _RowsLedger(row_count, padding_row), weight.weight)
+    known = weight.uses.get(("rows", padding_row))
+    if known is None:
+        ledger, token = weight.tap(("rows", padding_row), _RowsLedger(row_count, padding_row), weight.weight)
+    else:
+        ledger, token, _ = known
     return _lookup(ledger, padding_row, token, input, weight.weight)
 
 
