@@ -60,17 +60,19 @@ class TreeLSTM(nn.Module):
 
     def forward(self, tree: Tree) -> list[torch.Tensor]:
         """The state of every node, children before parents."""
+        leaf, merge = self.leaf, self.merge
         states: list[torch.Tensor] = []
-        self._visit(tree, states)
-        return states
 
-    def _visit(self, tree: Tree, states: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        if tree.left is None:
-            state = self.leaf(tree.word)
-        else:
-            state = self.merge(*self._visit(tree.left, states), *self._visit(tree.right, states))
-        states.append(state[0])
-        return state
+        def visit(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:
+            if tree.left is None:
+                state = leaf(tree.word)
+            else:
+                state = merge(*visit(tree.left), *visit(tree.right))
+            states.append(state[0])
+            return state
+
+        visit(tree)
+        return states
 
     def loss(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(self.classify(states), labels, reduction="sum")

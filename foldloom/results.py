@@ -33,15 +33,16 @@ class OutputRun:
         return f"<{self.length} outputs>"
 
 
-def template_of(result: Any, is_output: Callable[[Any], bool], outputs: list[Any]) -> Any:
-    """Take the outputs out of a result, appending them to ``outputs``; what is left is its template."""
-    if is_output(result):
+def template_of(result: Any, kind: type, outputs: list[Any]) -> Any:
+    """Take the outputs, which are of the given kind, out of a result; what is left is its template."""
+    if isinstance(result, kind):
         outputs.append(result)
         return OUTPUT
-    if type(result) is list and result and all(map(is_output, result)):
+    # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
+    if type(result) is list and result and all([issubclass(item, kind) for item in set(map(type, result))]):
         outputs += result
         return OutputRun(len(result))
-    return _map_items(result, lambda item: template_of(item, is_output, outputs))
+    return _map_items(result, lambda item: template_of(item, kind, outputs))
 
 
 def unstacked(
@@ -68,7 +69,7 @@ def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]
 def stack_values(results: Sequence[Any]) -> Any:
     """The same for results that hold their tensors already, as examples run one by one do."""
     outputs: list[torch.Tensor] = []
-    templates = [template_of(result, lambda item: isinstance(item, torch.Tensor), outputs) for result in results]
+    templates = [template_of(result, torch.Tensor, outputs) for result in results]
     if not templates:
         raise StackError("an empty batch has no result whose nesting could be kept: check `if examples:` before stacking")
     sizes = np.array([_size(template) for template in templates], np.int64)

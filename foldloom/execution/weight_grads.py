@@ -105,14 +105,14 @@ class _Ledger:
 
     def __init__(self) -> None:
         self._noted: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._rows: dict[int, int] = {}
         self._totals: dict[int, tuple[torch.Tensor | None, ...]] = {}
 
     def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        """One use gave the factors left and right."""
         current = _backward_pass()
-        self._noted.setdefault(current, []).append((left, right))
-        self._rows[current] = self._rows.get(current, 0) + len(left)
-        if self._rows[current] >= ENOUGH_ROWS:
+        noted = self._noted.setdefault(current, [])
+        noted.append((left, right))
+        if len(left) >= ENOUGH_ROWS or sum([len(factor) for factor, _ in noted]) >= ENOUGH_ROWS:
             self._settle(current)
 
     def close(self) -> tuple[torch.Tensor | None, ...] | None:
@@ -124,13 +124,13 @@ class _Ledger:
 
     def _settle(self, current: int) -> None:
         noted = self._noted.pop(current)
-        del self._rows[current]
-        left, right = (items[0] if len(items) == 1 else torch.cat(items) for items in zip(*noted, strict=True))
+        left, right = noted[0] if len(noted) == 1 else map(torch.cat, zip(*noted, strict=True))
         self._totals[current] = self.add(self._totals.get(current), left, right)
 
     def add(
         self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
+        """The total with one more product."""
         raise AssertionError("each kind of use has a ledger of its own")
 
 
@@ -217,7 +217,9 @@ class _Product(torch.autograd.Function):
         inputs, weight = ctx.saved_tensors
         back = weight.t() if ctx.transposed else weight
         grad_inputs = grad @ back if ctx.needs_input_grad[3] else None
-        rows, grad_rows = inputs.reshape(-1, inputs.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        rows, grad_rows = inputs, grad
+        if grad.ndim != 2:
+            rows, grad_rows = inputs.reshape(-1, inputs.shape[-1]), grad.reshape(-1, grad.shape[-1])
         if not torch.is_grad_enabled():
             ctx.ledger.note(rows, grad_rows)
             return None, None, None, grad_inputs, None, None

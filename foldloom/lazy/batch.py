@@ -119,15 +119,11 @@ def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 def _record_example(recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int) -> None:
     try:
         outputs: list[LazyTensor] = []
-        template = template_of(function(*args), _is_lazy, outputs)
+        template = template_of(function(*args), LazyTensor, outputs)
     except Exception as error:
         error.add_note(f"while recording example {number} for fl.batch")
         raise
     recorder.end_example(outputs, template)
-
-
-def _is_lazy(value: Any) -> bool:
-    return type(value) is LazyTensor
 
 
 def _device_of_inputs(planned: Planned) -> torch.device:
