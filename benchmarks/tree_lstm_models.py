@@ -58,10 +58,11 @@ class TreeLSTM(nn.Module):
         self.merge = fl.cell(Merge(hidden))
         self.classify = nn.Linear(hidden, labels)
 
-    def forward(self, tree: Tree) -> list[torch.Tensor]:
-        """The state of every node, children before parents."""
+    def forward(self, tree: Tree) -> tuple[list[torch.Tensor], np.ndarray]:
+        """The state and the label of every node, children before parents."""
         leaf, merge = self.leaf, self.merge
         states: list[torch.Tensor] = []
+        labels: list[int] = []
 
         def visit(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:
             if tree.left is None:
@@ -69,17 +70,19 @@ class TreeLSTM(nn.Module):
             else:
                 state = merge(*visit(tree.left), *visit(tree.right))
             states.append(state[0])
+            labels.append(tree.label)
             return state
 
         visit(tree)
-        return states
+        return states, np.array(labels)
 
     def loss(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(self.classify(states), labels, reduction="sum")
 
-
-def labels_of(tree: Tree) -> np.ndarray:
-    return np.array([node.label for node in tree], np.int64)
+    def batched_loss(self, result: tuple[fl.Ragged, list[np.ndarray]]) -> torch.Tensor:
+        """The loss of what ``fl.batch(model, stack=True)`` returns."""
+        states, labels = result
+        return self.loss(states.values, torch.from_numpy(np.concatenate(labels)))
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ Tried and dropped: rows in the order of their *readers*, so that reading never c
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,10 +44,10 @@ class _Rows(NamedTuple):
 
 def place(graph: Graph, step_of_node: Ints) -> Plan:
     runs = _order_nodes(graph, step_of_node)
-    rows = _place_values(graph, runs)
     arity_of_run = np.array([len(op.inputs) for op in graph.ops], np.int64)[runs.op]
     operands = graph.operands[_slot_by_slot(graph.first_operand_of_node[runs.nodes], runs.size, arity_of_run)]
     operand_blocks = np.repeat(runs.size, arity_of_run)
+    rows = _place_values(graph, runs, _mixed_constants(graph, operands, operand_blocks))
 
     outputs_by_arena = np.argsort(rows.arena_of_value[graph.outputs], kind="stable")
     output_values = graph.outputs[outputs_by_arena]
@@ -62,7 +63,9 @@ def place(graph: Graph, step_of_node: Ints) -> Plan:
         rows,
         np.concatenate([operands, output_values]),
         np.concatenate([operand_blocks, output_blocks]),
-        np.repeat(np.arange(len(arity_of_run) + len(output_blocks)), np.append(arity_of_run, np.ones_like(output_blocks))),
+        np.repeat(
+            np.arange(len(arity_of_run) + len(output_blocks)), np.append(arity_of_run, np.ones_like(output_blocks))
+        ),
     )
     input_count = int(runs.size[: runs.input_runs].sum())
     return Plan(
@@ -100,14 +103,30 @@ def _order_nodes(graph: Graph, step_of_node: Ints) -> _Runs:
     )
 
 
-def _place_values(graph: Graph, runs: _Runs) -> _Rows:
-    """Within an arena, rows are in the order run, output, member: every output of a step is a contiguous run of rows."""
-    # Constants are read where they are, so each column of them is an arena; all that is computed shares one for each type.
+def _mixed_constants(graph: Graph, operands: Ints, block_sizes: Ints) -> set[int]:
+    """The constant ops with values that stand in one block beside values of other origin: those must share an arena."""
+    origins_of_type = Counter([type for op in graph.ops for type in set(op.outputs)])
+    candidates = [n for n, op in enumerate(graph.ops) if op.key == CONSTANT and origins_of_type[op.outputs[0]] > 1]
+    if not candidates or not len(operands):
+        return set()
+    origin_of_op = np.full(len(graph.ops), -1)
+    origin_of_op[candidates] = candidates
+    origin = origin_of_op[graph.op_of_node[graph.node_of_value[operands]]]
+    first = starts_of(block_sizes)
+    mixed = np.minimum.reduceat(origin, first) != np.maximum.reduceat(origin, first)
+    return set(origin[np.repeat(mixed, block_sizes)].tolist()) - {-1}
+
+
+def _place_values(graph: Graph, runs: _Runs, mixed_constants: set[int]) -> _Rows:
+    """Within an arena, rows are in the order run, output, member: every output of a step is a contiguous run of rows.
+
+    Constants are read where they are, so each column of them is an arena; all else shares one arena for each type.
+    """
     arena_number: dict[tuple[Type, Op | None], int] = {}
-    arenas_of_op = [
-        [arena_number.setdefault((type, op if op.key == CONSTANT else None), len(arena_number)) for type in op.outputs]
-        for op in graph.ops
-    ]
+    arenas_of_op: list[list[int]] = []
+    for number, op in enumerate(graph.ops):
+        owner = op if op.key == CONSTANT and number not in mixed_constants else None
+        arenas_of_op.append([arena_number.setdefault((type, owner), len(arena_number)) for type in op.outputs])
     width_of_run = np.array([len(op.outputs) for op in graph.ops], np.int64)[runs.op]
     values = _slot_by_slot(graph.first_value_of_node[runs.nodes], runs.size, width_of_run)
     arena_of_block = np.array([arena for op in runs.op.tolist() for arena in arenas_of_op[op]], np.int64)

@@ -174,7 +174,9 @@ class Plan:
         if len(rows) != write.count:
             raise PlanError(f"{where} writes past the end of arena {write.arena}")
         if rows.any() or not written[write.arena][: write.start].all():
-            raise PlanError(f"{where} writes arena {write.arena} out of order: rows are written once, from first to last")
+            raise PlanError(
+                f"{where} writes arena {write.arena} out of order: rows are written once, from first to last"
+            )
         rows[:] = True
 
     def _check_reads(
@@ -190,7 +192,9 @@ class Plan:
                 raise PlanError(f"{where} reads {self.arenas[read.arena].type} for operand {slot}, which takes {type}")
         for read in reads:
             rows = self.rows_of(read)
-            if len(rows) != read.count * read.slots or (len(rows) and not 0 <= rows.min() <= rows.max() < self.arenas[read.arena].rows):
+            if len(rows) != read.count * read.slots or (
+                len(rows) and not 0 <= rows.min() <= rows.max() < self.arenas[read.arena].rows
+            ):
                 raise PlanError(f"{where} reads outside arena {read.arena}")
             if not written[read.arena][rows].all():
                 raise PlanError(f"{where} reads rows of arena {read.arena} before they are written")

@@ -39,15 +39,13 @@ def template_of(result: Any, kind: type, outputs: list[Any]) -> Any:
         outputs.append(result)
         return OUTPUT
     # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
-    if type(result) is list and result and all([issubclass(item, kind) for item in set(map(type, result))]):
+    if type(result) is list and result and all(issubclass(item, kind) for item in set(map(type, result))):
         outputs += result
         return OutputRun(len(result))
     return _map_items(result, lambda item: template_of(item, kind, outputs))
 
 
-def unstacked(
-    plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]
-) -> list[Any]:
+def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> list[Any]:
     """The result of each example, with tensors of its own."""
     rows = [block.unbind(0) for block in blocks]
     if len(rows) == 1:
@@ -61,7 +59,9 @@ def unstacked(
 def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> Any:
     """One result in the nesting of an example's, each tensor stacked over the examples and each list a Ragged."""
     if not templates:
-        raise StackError("an empty batch has no result whose nesting could be kept: check `if examples:` before stacking")
+        raise StackError(
+            "an empty batch has no result whose nesting could be kept: check `if examples:` before stacking"
+        )
     sizes = np.array([_size(template) for template in templates], np.int64)
     return _Stacker(plan, blocks).stack(templates, starts_of(sizes), "result")
 
@@ -71,7 +71,9 @@ def stack_values(results: Sequence[Any]) -> Any:
     outputs: list[torch.Tensor] = []
     templates = [template_of(result, torch.Tensor, outputs) for result in results]
     if not templates:
-        raise StackError("an empty batch has no result whose nesting could be kept: check `if examples:` before stacking")
+        raise StackError(
+            "an empty batch has no result whose nesting could be kept: check `if examples:` before stacking"
+        )
     sizes = np.array([_size(template) for template in templates], np.int64)
     return _GivenStacker(outputs).stack(templates, starts_of(sizes), "result")
 
@@ -181,8 +183,12 @@ class _Stacker:
         """The outputs of these numbers as one tensor: a view of the block they stand in where they are evenly spaced."""
         blocks = self._plan.block_of_output[numbers]
         if (blocks != blocks[0]).any():
-            types = sorted({str(self._plan.arenas[self._plan.outputs[block].arena].type) for block in np.unique(blocks)})
-            raise StackError(f"{path} is {' in one place and '.join(types)} in another; only like tensors can be stacked")
+            types = sorted(
+                {str(self._plan.arenas[self._plan.outputs[block].arena].type) for block in np.unique(blocks)}
+            )
+            raise StackError(
+                f"{path} is {' in one place and '.join(types)} in another; only like tensors can be stacked"
+            )
         block = self._blocks[int(blocks[0])]
         rows = self._plan.row_of_output[numbers]
         stride = int(rows[1] - rows[0]) if len(rows) > 1 else 1

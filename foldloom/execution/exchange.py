@@ -81,7 +81,7 @@ class Buffers:
             _write(views, outputs)
             return _read(self._rows, wanted)
         untracked = self._untracked
-        if not all([write.arena not in untracked for write in writes]):
+        if any(write.arena in untracked for write in writes):
             writes, views, outputs = self._write_untracked(writes, views, outputs)
         tracked = [item for item in wanted if item[0].arena not in untracked]
         move = _Move(self._like, writes, tracked)
@@ -120,7 +120,8 @@ class Buffers:
 
     def versions(self, reads: Sequence[Read]) -> list[int]:
         """Numbers that change when somebody writes into rows that these reads share with other readers."""
-        return [self._rows[read.arena]._version for read in reads if read.access is not _GATHER]
+        shared = [self._rows[read.arena] for read in reads if read.access is not _GATHER]
+        return [rows._version for rows in shared if not rows.is_inference()]
 
 
 _GATHER = Access.GATHER
@@ -131,9 +132,7 @@ def _write(views: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> No
         view.copy_(output)
 
 
-def _read(
-    arenas: Sequence[torch.Tensor], reads: Iterable[tuple[Read, torch.Tensor | None]]
-) -> list[torch.Tensor]:
+def _read(arenas: Sequence[torch.Tensor], reads: Iterable[tuple[Read, torch.Tensor | None]]) -> list[torch.Tensor]:
     operands: list[torch.Tensor] = []
     for read, index in reads:
         rows = arenas[read.arena]

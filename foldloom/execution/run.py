@@ -24,7 +24,6 @@ from foldloom.execution.kernels import Kernel, describe
 from foldloom.execution.weight_grads import weight_grads_once
 from foldloom.plan import Plan, Step
 
-
 _IN_PLACE = (
     "cell {label} changes one of its arguments in place. Other cells may read the same value: write `x = x + 1` instead of "
     "`x += 1`, or `x.relu()` instead of `x.relu_()`"

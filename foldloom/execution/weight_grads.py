@@ -47,7 +47,12 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         try:
             for owner in {id(child): child for module in modules for child in module.modules()}.values():
                 for name, weight in list(owner._parameters.items()):
-                    if weight is not None and weight.requires_grad and weight.ndim == 2 and weight.numel() >= LARGE_WEIGHT:
+                    if (
+                        weight is not None
+                        and weight.requires_grad
+                        and weight.ndim == 2
+                        and weight.numel() >= LARGE_WEIGHT
+                    ):
                         swapped.append((owner, name, weight))
                         late = stand_in.setdefault(id(weight), LateWeight(weight))
                         owner._parameters[name] = late  # type: ignore[assignment]

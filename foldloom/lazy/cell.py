@@ -97,7 +97,9 @@ class Cell(torch.nn.Module):
     @property
     def module(self) -> torch.nn.Module | None:
         """Where the cell's weights live."""
-        owner = self.function if isinstance(self.function, torch.nn.Module) else getattr(self.function, "__self__", None)
+        owner = (
+            self.function if isinstance(self.function, torch.nn.Module) else getattr(self.function, "__self__", None)
+        )
         return owner if isinstance(owner, torch.nn.Module) else None
 
     @property
@@ -133,7 +135,9 @@ class Cell(torch.nn.Module):
         try:
             signature = self.signature(op.inputs, nesting, settings)
         except CellError as error:
-            raise CellMismatchError(f"the plan was made for another {op.label}: it expects {op}, but {error}") from error
+            raise CellMismatchError(
+                f"the plan was made for another {op.label}: it expects {op}, but {error}"
+            ) from error
         if signature.op.outputs != op.outputs:
             raise CellMismatchError(
                 f"the plan was made for another {op.label}: it expects {op}, but this one is {signature.op}"
@@ -248,7 +252,9 @@ def unbatchable(cell: Cell, value: object) -> str:
 
 
 def _no_arguments(cell: Cell) -> ArgumentError:
-    return ArgumentError(f"cell {cell.label} was called with nothing to batch: give it at least one positional argument")
+    return ArgumentError(
+        f"cell {cell.label} was called with nothing to batch: give it at least one positional argument"
+    )
 
 
 def _check_leading(cell: Cell, outputs: Sequence[Any], count: int, given: Sequence[object]) -> None:
@@ -283,7 +289,9 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
         ]
         try:
             with torch.no_grad(), torch.random.fork_rng():
-                return cell.call_batched(*(arguments if nesting is None else unflatten(nesting, iter(arguments))), **settings)
+                return cell.call_batched(
+                    *(arguments if nesting is None else unflatten(nesting, iter(arguments))), **settings
+                )
         except NestedCellError:
             raise
         except Exception as error:

@@ -23,7 +23,6 @@ from foldloom.lazy.scope import user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.recording import Column, Recording
 
-
 _CONTAINERS = frozenset((tuple, list, dict))
 
 
@@ -82,7 +81,12 @@ class Recorder:
         self._results: list[Any] = []
         default = str(torch.get_default_dtype()).removeprefix("torch.")
         complex_default = {"float64": "complex128"}.get(default, "complex64")
-        self._type_of_number = {int: Type((), "int64"), float: Type((), default), bool: Type((), "bool"), complex: Type((), complex_default)}
+        self._type_of_number = {
+            int: Type((), "int64"),
+            float: Type((), default),
+            bool: Type((), "bool"),
+            complex: Type((), complex_default),
+        }
         self._column_of_number: dict[type, _InputColumn] = {}
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import foldloom
 from foldloom.collector import collector_resting
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def recording_into(recorder: Recorder) -> Iterator[None]:
         scope.recorder = outer
 
 
-_OURS = os.path.dirname(os.path.abspath(foldloom.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.sep + "torch" + os.sep
 
 
