@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import random
 import statistics
 import subprocess
 import time
@@ -17,12 +18,16 @@ import torch
 def interleaved(
     systems: dict[str, Callable[[int], Any]], *, rounds: int, warm_up: int = 2, progress: bool = True
 ) -> dict[str, list[float]]:
-    """Seconds taken by ``system(round)`` for each system and round. Later rounds start with another system."""
+    """Seconds taken by ``system(round)`` for each system and round.
+
+    Systems leave caches and the heap in different states for whoever comes next, so every round has another order.
+    """
     names = list(systems)
+    order = random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(-warm_up, rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+        order.shuffle(names)
+        for name in names:
             gc.collect()
             start = time.perf_counter()
             systems[name](number % rounds)

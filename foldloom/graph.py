@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,6 +105,7 @@ TRACKED = "tracked"
 """The key of inputs through which gradients flow back to the tensors that were given."""
 
 
+@cache
 def input_op(type: Type, is_tensor: bool, tracked: bool) -> Op:
     """Numbers and arrays are kept apart from tensors: they travel between processes in a different form."""
     return Op(TRACKED if tracked else CONSTANT, (), (type,), "tensor" if is_tensor else "array")

@@ -45,6 +45,11 @@ class Batched:
                 continue
             cell = find_cell(op.key, self.function)
             device = device or cell.device
+            if cell.device not in (device, None):
+                raise ArgumentError(
+                    f"the weights of cell {cell.label} are on {cell.device}, those of others on {device}: a batch runs on one "
+                    f"device, so write `model.to({str(device)!r})`"
+                )
             kernels.append(cell.kernel(op))
         blocks = execute(planned, kernels, device or _device_of_inputs(planned))
         give_back = stacked if self.stack else unstacked
@@ -93,10 +98,9 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
     recorder = Recorder()
     with recording_into(recorder):
         _record_example(recorder, function, args, 0)
-    path_of_key: dict[str, str] = {}
-    if isinstance(function, torch.nn.Module):
-        path_of_key = {child.key: path for path, child in function.named_modules() if isinstance(child, Cell)}
-    return recorder.close(lambda key: path_of_key.get(key, key))
+    if not isinstance(function, torch.nn.Module):
+        return recorder.close()
+    return recorder.close({child.key: path for path, child in function.named_modules() if isinstance(child, Cell)})
 
 
 def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) -> Planned:

@@ -7,7 +7,7 @@ identity, one dictionary lookup finds a known signature, and nothing is made but
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +66,7 @@ class Recorder:
     """The columns of a graph under construction. One recorder serves one thread, while one batch is recorded."""
 
     def __init__(self) -> None:
-        self.device: torch.device | None = None
+        self._devices_met: set[tuple[torch.device, Cell]] = set()
         self._ops: list[Op] = []
         self._calls: dict[Any, _Call] = {}
         self._columns: dict[tuple[Type, bool, bool], _InputColumn] = {}
@@ -76,6 +76,7 @@ class Recorder:
         self._depth_of_node: list[int] = []
         self._value_count = 0
         self._nodes_of_example: list[int] = []
+        self._ended_nodes = 0
         self._outputs: list[int] = []
         self._outputs_of_example: list[int] = []
         self._results: list[Any] = []
@@ -160,19 +161,19 @@ class Recorder:
                 raise self._foreign(None, output)
         self._outputs += [output._value for output in outputs]
         self._outputs_of_example.append(len(outputs))
-        self._nodes_of_example.append(len(self._op_of_node))
+        self._nodes_of_example.append(len(self._op_of_node) - self._ended_nodes)
+        self._ended_nodes = len(self._op_of_node)
         self._results.append(result)
 
-    def close(self, rename: Callable[[str], str] | None = None) -> Recording:
-        """The recording, its cells under other names if a renaming is given."""
-        ends = np.array(self._nodes_of_example, np.int64)
-        ops = [op if rename is None or op.is_input else replace(op, key=rename(op.key)) for op in self._ops]
+    def close(self, name_of_cell: dict[str, str] | None = None) -> Recording:
+        """The recording, its cells under other names if there are any for them."""
+        names = name_of_cell or {}
         graph = Graph(
-            ops=_shared_table(tuple(ops)),
+            ops=_table(tuple(self._ops), tuple([names.get(op.key, op.key) for op in self._ops])),
             op_of_node=np.array(self._op_of_node, np.int64),
             operands=np.array(self._operands, np.int64),
             depth_of_node=np.array(self._depth_of_node, np.int64),
-            nodes_of_example=np.diff(ends, prepend=0),
+            nodes_of_example=np.array(self._nodes_of_example, np.int64),
             outputs=np.array(self._outputs, np.int64),
             outputs_of_example=np.array(self._outputs_of_example, np.int64),
         )
@@ -186,7 +187,6 @@ class Recorder:
             signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self._where()}") from error.__cause__
-        self._check_device(cell.device, cell)
         known = self._calls[key] = _Call(self._add_op(signature.op), signature.op.outputs, signature.returns)
         return known
 
@@ -239,16 +239,18 @@ class Recorder:
             column = self._columns[key] = _InputColumn(self._add_op(input_op(type, is_tensor, tracked)), type)
         return column
 
-    def _check_device(self, device: torch.device | None, cell: Cell) -> None:
-        if device is None:
+    def _check_device(self, device: torch.device, cell: Cell) -> None:
+        """All tensors of a batch, and the weights of the cells that they meet, are on one device."""
+        if (device, cell) in self._devices_met:
             return
-        if self.device is None:
-            self.device = device
-        if device != self.device:
-            raise ArgumentError(
-                f"cell {cell.label} meets tensors on {device} and {self.device} in one batch. Move them to one device first: "
-                f"`tensor.to({str(self.device)!r})` or `model.to({str(self.device)!r})`\n  {self._where()}"
-            )
+        first = next(iter(self._devices_met), (cell.device or device, cell))[0]
+        for other in (first, cell.device or first):
+            if device != other:
+                raise ArgumentError(
+                    f"cell {cell.label} meets tensors on {device} and {other} in one batch. Move them to one device first: "
+                    f"`tensor.to({str(other)!r})` or `model.to({str(device)!r})`\n  {self._where()}"
+                )
+        self._devices_met.add((device, cell))
 
     def _foreign(self, cell: Cell | None, value: LazyTensor) -> ForeignValueError:
         doing = "returned from this example" if cell is None else f"given to cell {cell.label}"
@@ -281,6 +283,6 @@ def _frozen(cell: Cell, settings: dict[str, Any]) -> Settings:
 
 
 @functools.lru_cache(maxsize=1024)
-def _shared_table(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Equal tables as one object, which makes merging recordings a matter of offsets."""
-    return ops
+def _table(ops: tuple[Op, ...], names: tuple[str, ...]) -> tuple[Op, ...]:
+    """Ops under new names. Equal tables are one object, which makes merging recordings a matter of offsets."""
+    return tuple([op if op.key == name else replace(op, key=name) for op, name in zip(ops, names, strict=True)])

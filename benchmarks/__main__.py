@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import cost_per_node, tree_lstm
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Every figure that the README claims.")
+    commands = parser.add_subparsers(required=True)
+    for module in (tree_lstm, cost_per_node):
+        module.add_command(commands)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

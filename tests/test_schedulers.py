@@ -1,0 +1,223 @@
+"""Schedules, with no tensor in sight: graphs of plain numbers, step counts, whole plans as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldloom.errors import PlanError
+from foldloom.graph import CONSTANT, Graph, Op, Type, merge
+from foldloom.placement import place
+from foldloom.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+from foldloom.schedulers.base import check_schedule
+
+VECTOR = Type((2,), "float32")
+WORD = Type((), "int64")
+INPUT = Op(CONSTANT, (), (WORD,))
+LEAF = Op("leaf", (WORD,), (VECTOR,), label="leaf")
+MERGE = Op("merge", (VECTOR, VECTOR), (VECTOR,), label="merge")
+SCORE = Op("score", (VECTOR,), (VECTOR,), label="score")
+TWIN = Op("twin", (VECTOR, WORD), (VECTOR, VECTOR), label="twin")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+class Sketch:
+    """A graph, written down node by node."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.nodes: list[int] = []
+        self.operands: list[int] = []
+        self.depths: list[int] = []
+        self.depth_of_value: list[int] = []
+        self.outputs: list[int] = []
+
+    def add(self, op: Op, *operands: int) -> int:
+        if op not in self.ops:
+            self.ops.append(op)
+        self.nodes.append(self.ops.index(op))
+        self.operands += operands
+        depth = 0 if op.is_input else 1 + max(self.depth_of_value[value] for value in operands)
+        self.depths.append(depth)
+        self.depth_of_value += [depth] * len(op.outputs)
+        return len(self.depth_of_value) - len(op.outputs)
+
+    def leaf(self) -> int:
+        return self.add(LEAF, self.add(INPUT))
+
+    def done(self, *outputs: int) -> Graph:
+        columns = [np.array(column, np.int64) for column in (self.nodes, self.operands, self.depths)]
+        counts = np.array([len(self.nodes)]), np.array([len(outputs)])
+        return Graph(tuple(self.ops), *columns, counts[0], np.array(outputs, np.int64), counts[1])
+
+
+def chain(length: int, *, scored: bool = False) -> Graph:
+    """((w w) w) w ...: every merge one deeper; with a score at every node if asked."""
+    sketch = Sketch()
+    state = sketch.leaf()
+    outputs = [sketch.add(SCORE, state)] if scored else []
+    for _ in range(length):
+        state = sketch.add(MERGE, state, sketch.leaf())
+        if scored:
+            outputs.append(sketch.add(SCORE, state))
+    return sketch.done(*(outputs or [state]))
+
+
+def balanced(levels: int) -> Graph:
+    sketch = Sketch()
+    row = [sketch.leaf() for _ in range(2**levels)]
+    while len(row) > 1:
+        row = [sketch.add(MERGE, left, right) for left, right in zip(row[::2], row[1::2], strict=True)]
+    return sketch.done(row[0])
+
+
+def steps(scheduler: Scheduler, graph: Graph) -> int:
+    schedule = scheduler.step_of_node(graph)
+    check_schedule(graph, schedule)
+    plan = place(graph, schedule)
+    plan.check()
+    return len(plan.steps)
+
+
+@pytest.mark.parametrize("scheduler", [ByDepth(), ByAgenda()])
+def test_step_counts_of_trees(scheduler: Scheduler) -> None:
+    assert steps(scheduler, balanced(5)) == 1 + 5
+    assert steps(scheduler, chain(7)) == 1 + 7
+    assert steps(scheduler, merge([balanced(3), chain(7), balanced(5)])) == 1 + 7
+
+
+def test_one_by_one_batches_nothing() -> None:
+    graph = merge([balanced(2), chain(3)])
+    assert steps(OneByOne(), graph) == graph.node_count == 7 + 7
+
+
+def test_agenda_meets_what_depth_keeps_apart() -> None:
+    """A twin needs a deep vector in one example and a shallow one in another: by depth they run apart."""
+    graphs = []
+    for length in (1, 4):
+        sketch = Sketch()
+        state = sketch.leaf()
+        for _ in range(length):
+            state = sketch.add(SCORE, state)
+        graphs.append(sketch.done(sketch.add(TWIN, state, sketch.add(INPUT))))
+    graph = merge(graphs)
+    assert steps(ByDepth(), graph) == 1 + 4 + 2
+    assert steps(ByAgenda(), graph) == 1 + 4 + 1
+
+
+def test_sequences_of_different_lengths_are_read_in_place() -> None:
+    graphs = [chain(length) for length in (3, 9, 5, 1, 7)]
+    plan = place(merge(graphs), ByDepth().step_of_node(merge(graphs)))
+    statistics = plan.statistics()
+    assert statistics.nodes == sum(2 * length + 1 for length in (3, 9, 5, 1, 7))
+    # Only the words, which every step takes from another place of the sentence, are gathered.
+    assert statistics.rows_in_place >= statistics.nodes - statistics.rows_copied
+    states = [read for step in plan.steps[2:] for read in step.reads[:1]]
+    assert all(read.access.value == "slice" for read in states)
+
+
+@pytest.mark.parametrize("scheduler", [ByDepth(), ByAgenda(), OneByOne()])
+def test_empty_graph(scheduler: Scheduler) -> None:
+    graph = Sketch().done()
+    assert steps(scheduler, graph) == 0
+    assert place(graph, scheduler.step_of_node(graph)).statistics().mean_batch == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "scheduler"),
+    [
+        ("balanced-by-depth", balanced(2), ByDepth()),
+        ("mixed-by-depth", merge([chain(2, scored=True), balanced(1)]), ByDepth()),
+        ("mixed-by-agenda", merge([chain(2, scored=True), balanced(1)]), ByAgenda()),
+    ],
+)
+def test_golden_plans(name: str, graph: Graph, scheduler: Scheduler) -> None:
+    text = str(place(graph, scheduler.step_of_node(graph))) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"{path.name} did not exist; it has been written: read it, then run again")
+    assert text == path.read_text()
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Random graphs of one to four examples."""
+    examples = []
+    for _ in range(draw(st.integers(1, 4))):
+        sketch = Sketch()
+        words, vectors = [sketch.add(INPUT)], [sketch.leaf()]
+        for kind, left, right in draw(
+            st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(0, 20)), max_size=15)
+        ):
+            a, b, word = vectors[left % len(vectors)], vectors[right % len(vectors)], words[right % len(words)]
+            if kind == 0:
+                words.append(sketch.add(INPUT))
+            elif kind == 1:
+                vectors.append(sketch.add(LEAF, word))
+            elif kind == 2:
+                vectors.append(sketch.add(MERGE, a, b))
+            elif kind == 3:
+                vectors.append(sketch.add(SCORE, a))
+            else:
+                first = sketch.add(TWIN, a, word)
+                vectors += [first, first + 1]
+        examples.append(sketch.done(*draw(st.lists(st.sampled_from(vectors), max_size=4))))
+    return merge(examples)
+
+
+@given(graphs())
+def test_every_schedule_holds_and_every_plan_is_well_formed(graph: Graph) -> None:
+    for scheduler in (ByDepth(), ByAgenda(), OneByOne()):
+        schedule = scheduler.step_of_node(graph)
+        check_schedule(graph, schedule)
+        assert np.array_equal(schedule, scheduler.step_of_node(graph))
+        plan = place(graph, schedule)
+        plan.check()
+        assert sum(step.count for step in plan.steps) == graph.node_count
+        rows = [plan.rows_of(read).reshape(read.slots, -1) for step in plan.steps for read in step.reads]
+        assert sum(len(slots) * slots.shape[1] for slots in rows) == len(graph.operands)
+
+
+def test_schedules_that_do_not_hold() -> None:
+    graph = merge([balanced(1), chain(1)])
+    schedule = ByDepth().step_of_node(graph)
+    late = np.where(schedule == 0, 5, schedule)
+    with pytest.raises(PlanError, match=r"node \d+ is scheduled in step 1, no later than a value it reads"):
+        check_schedule(graph, late)
+    with pytest.raises(PlanError, match="to every node that computes and to no input"):
+        check_schedule(graph, np.zeros_like(schedule))
+    both = merge([chain(1, scored=True)])
+    with pytest.raises(PlanError, match="two different ops"):
+        check_schedule(both, np.where(both.depth_of_node == 2, 1, ByDepth().step_of_node(both)))
+
+
+def test_types_are_one_object_and_never_change() -> None:
+    import pickle
+
+    assert Type([2], "float32") is VECTOR
+    assert pickle.loads(pickle.dumps(VECTOR)) is VECTOR
+    with pytest.raises(AttributeError, match="never changes"):
+        VECTOR.dtype = "int64"
+    assert repr(VECTOR) == "float32[2]"
+
+
+def test_merging_keeps_each_example_apart() -> None:
+    parts = [balanced(2), chain(3, scored=True), balanced(1)]
+    whole = merge(parts)
+    assert whole.example_count == 3
+    assert whole.nodes_of_example.tolist() == [len(part.op_of_node) for part in parts]
+    assert whole.node_count == sum(part.node_count for part in parts)
+    source = whole.node_of_value[whole.operands]
+    reader = np.repeat(np.arange(len(whole.op_of_node)), whole.arity_of_node)
+    assert np.array_equal(whole.example_of_node[source], whole.example_of_node[reader])
+    for number, part in enumerate(parts):
+        mine = whole.example_of_node == number
+        assert [whole.ops[op] for op in whole.op_of_node[mine]] == [part.ops[op] for op in part.op_of_node]
+        assert np.array_equal(whole.depth_of_node[mine], part.depth_of_node)
+    assert "graph of 3 examples" in str(whole)
