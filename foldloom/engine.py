@@ -38,7 +38,7 @@ class Planned:
 
 def prepare(recording: Recording, scheduler: Scheduler) -> Planned:
     graph = recording.graph
-    plan = place(graph, scheduler.step_of_node(graph))
+    plan = place(graph, scheduler.schedule(graph))
     inputs: list[Column] = []
     start = 0
     for column in recording.inputs:

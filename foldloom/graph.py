@@ -126,7 +126,6 @@ class Graph:
     depth_of_node: Ints
     nodes_of_example: Ints
     outputs: Ints
-    outputs_of_example: Ints
 
     @property
     def node_count(self) -> int:
@@ -157,6 +156,11 @@ class Graph:
     @cached_property
     def value_count(self) -> int:
         return int(self.width_of_node.sum())
+
+    @cached_property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Nodes, values, operands and outputs: what a merge needs to know of each of hundreds of graphs."""
+        return len(self.op_of_node), self.value_count, len(self.operands), len(self.outputs)
 
     @cached_property
     def node_of_value(self) -> Ints:
@@ -192,10 +196,8 @@ def merge(graphs: Sequence[Graph]) -> Graph:
     if len(graphs) == 1:
         return graphs[0]
     ops, renumbering, first_op = _merge_ops(graphs)
-    node_counts = np.array([len(graph.op_of_node) for graph in graphs], np.int64)
-    value_offsets = starts_of(np.array([graph.value_count for graph in graphs], np.int64))
-    operand_counts = np.array([len(graph.operands) for graph in graphs], np.int64)
-    output_counts = np.array([len(graph.outputs) for graph in graphs], np.int64)
+    node_counts, value_counts, operand_counts, output_counts = np.array([graph.counts for graph in graphs], np.int64).T
+    value_offsets = starts_of(value_counts)
     op_of_node = concatenate([graph.op_of_node for graph in graphs])
     return Graph(
         ops=ops,
@@ -204,7 +206,6 @@ def merge(graphs: Sequence[Graph]) -> Graph:
         depth_of_node=concatenate([graph.depth_of_node for graph in graphs]),
         nodes_of_example=concatenate([graph.nodes_of_example for graph in graphs]),
         outputs=concatenate([graph.outputs for graph in graphs]) + np.repeat(value_offsets, output_counts),
-        outputs_of_example=concatenate([graph.outputs_of_example for graph in graphs]),
     )
 
 

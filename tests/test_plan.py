@@ -19,7 +19,7 @@ from tests.test_schedulers import balanced, chain
 @pytest.fixture
 def plan() -> Plan:
     graph = merge([chain(2), balanced(2)])
-    plan = place(graph, ByDepth().step_of_node(graph))
+    plan = place(graph, ByDepth().schedule(graph))
     plan.check()
     return plan
 

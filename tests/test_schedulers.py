@@ -52,8 +52,7 @@ class Sketch:
 
     def done(self, *outputs: int) -> Graph:
         columns = [np.array(column, np.int64) for column in (self.nodes, self.operands, self.depths)]
-        counts = np.array([len(self.nodes)]), np.array([len(outputs)])
-        return Graph(tuple(self.ops), *columns, counts[0], np.array(outputs, np.int64), counts[1])
+        return Graph(tuple(self.ops), *columns, np.array([len(self.nodes)]), np.array(outputs, np.int64))
 
 
 def chain(length: int, *, scored: bool = False) -> Graph:
@@ -77,7 +76,7 @@ def balanced(levels: int) -> Graph:
 
 
 def steps(scheduler: Scheduler, graph: Graph) -> int:
-    schedule = scheduler.step_of_node(graph)
+    schedule = scheduler.schedule(graph)
     check_schedule(graph, schedule)
     plan = place(graph, schedule)
     plan.check()
@@ -89,6 +88,18 @@ def test_step_counts_of_trees(scheduler: Scheduler) -> None:
     assert steps(scheduler, balanced(5)) == 1 + 5
     assert steps(scheduler, chain(7)) == 1 + 7
     assert steps(scheduler, merge([balanced(3), chain(7), balanced(5)])) == 1 + 7
+
+
+def test_no_step_is_larger_than_the_largest() -> None:
+    graph = merge([balanced(3), balanced(3), chain(2)])
+    plan = place(graph, ByDepth(largest_step=4).schedule(graph))
+    plan.check()
+    # 19 leaves, then 9, 5 and 2 merges, in pieces of equal size.
+    assert [step.count for step in plan.steps] == [4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2]
+    assert repr(ByDepth(largest_step=4)) == "ByDepth(largest_step=4)"
+    assert repr(ByDepth()) == "ByDepth()"
+    with pytest.raises(PlanError, match="largest_step=0 cannot be"):
+        ByDepth(largest_step=0)
 
 
 def test_one_by_one_batches_nothing() -> None:
@@ -112,7 +123,7 @@ def test_agenda_meets_what_depth_keeps_apart() -> None:
 
 def test_sequences_of_different_lengths_are_read_in_place() -> None:
     graphs = [chain(length) for length in (3, 9, 5, 1, 7)]
-    plan = place(merge(graphs), ByDepth().step_of_node(merge(graphs)))
+    plan = place(merge(graphs), ByDepth().schedule(merge(graphs)))
     statistics = plan.statistics()
     assert statistics.nodes == sum(2 * length + 1 for length in (3, 9, 5, 1, 7))
     # Only the words, which every step takes from another place of the sentence, are gathered.
@@ -125,7 +136,7 @@ def test_sequences_of_different_lengths_are_read_in_place() -> None:
 def test_empty_graph(scheduler: Scheduler) -> None:
     graph = Sketch().done()
     assert steps(scheduler, graph) == 0
-    assert place(graph, scheduler.step_of_node(graph)).statistics().mean_batch == 0
+    assert place(graph, scheduler.schedule(graph)).statistics().mean_batch == 0
 
 
 @pytest.mark.parametrize(
@@ -137,7 +148,7 @@ def test_empty_graph(scheduler: Scheduler) -> None:
     ],
 )
 def test_golden_plans(name: str, graph: Graph, scheduler: Scheduler) -> None:
-    text = str(place(graph, scheduler.step_of_node(graph))) + "\n"
+    text = str(place(graph, scheduler.schedule(graph))) + "\n"
     path = GOLDEN / f"{name}.txt"
     if not path.exists():
         path.write_text(text)
@@ -173,10 +184,10 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @given(graphs())
 def test_every_schedule_holds_and_every_plan_is_well_formed(graph: Graph) -> None:
-    for scheduler in (ByDepth(), ByAgenda(), OneByOne()):
-        schedule = scheduler.step_of_node(graph)
+    for scheduler in (ByDepth(), ByAgenda(), OneByOne(), ByDepth(largest_step=2), ByAgenda(largest_step=3)):
+        schedule = scheduler.schedule(graph)
         check_schedule(graph, schedule)
-        assert np.array_equal(schedule, scheduler.step_of_node(graph))
+        assert np.array_equal(schedule, scheduler.schedule(graph))
         plan = place(graph, schedule)
         plan.check()
         assert sum(step.count for step in plan.steps) == graph.node_count
@@ -186,7 +197,7 @@ def test_every_schedule_holds_and_every_plan_is_well_formed(graph: Graph) -> Non
 
 def test_schedules_that_do_not_hold() -> None:
     graph = merge([balanced(1), chain(1)])
-    schedule = ByDepth().step_of_node(graph)
+    schedule = ByDepth().schedule(graph)
     late = np.where(schedule == 0, 5, schedule)
     with pytest.raises(PlanError, match=r"node \d+ is scheduled in step 1, no later than a value it reads"):
         check_schedule(graph, late)
@@ -194,7 +205,7 @@ def test_schedules_that_do_not_hold() -> None:
         check_schedule(graph, np.zeros_like(schedule))
     both = merge([chain(1, scored=True)])
     with pytest.raises(PlanError, match="two different ops"):
-        check_schedule(both, np.where(both.depth_of_node == 2, 1, ByDepth().step_of_node(both)))
+        check_schedule(both, np.where(both.depth_of_node == 2, 1, ByDepth().schedule(both)))
 
 
 def test_types_are_one_object_and_never_change() -> None:

@@ -81,16 +81,20 @@ class Buffers:
             _write(views, outputs)
             return _read(self._rows, wanted)
         untracked = self._untracked
-        if any(write.arena in untracked for write in writes):
-            writes, views, outputs = self._write_untracked(writes, views, outputs)
-        tracked = [item for item in wanted if item[0].arena not in untracked]
-        move = _Move(self._like, writes, tracked)
-        if not move.touched:
+        tracked = wanted
+        if untracked:
+            tracked = [item for item in wanted if item[0].arena not in untracked]
+            if any([write.arena in untracked for write in writes]):  # noqa: C419 (a generator is slower here)
+                writes, views, outputs = self._write_untracked(writes, views, outputs)
+        touched = list({item.arena: None for item in (*writes, *[read for read, _ in tracked])})
+        if not touched:
             return _read(self._rows, wanted)
-        results = _exchange(move, self._rows, views, *[self._token[arena] for arena in move.touched], *outputs)
-        for arena, token in zip(move.touched, results, strict=False):
-            self._token[arena] = token
-        operands: Sequence[torch.Tensor] = results[len(move.touched) :]
+        tokens = self._token
+        move = _Move(self._like, touched, writes, tracked)
+        results = _exchange(move, self._rows, views, *[tokens[arena] for arena in touched], *outputs)
+        for position, arena in enumerate(touched):
+            tokens[arena] = results[position]
+        operands: Sequence[torch.Tensor] = results[len(touched) :]
         return operands if len(tracked) == len(reads) else self._interleave(wanted, operands)
 
     def _write_untracked(
@@ -118,10 +122,10 @@ class Buffers:
                 operands += [next(remaining) for _ in range(item[0].slots)]
         return operands
 
-    def versions(self, reads: Sequence[Read]) -> list[int]:
-        """Numbers that change when somebody writes into rows that these reads share with other readers."""
+    def shared_rows(self, reads: Sequence[Read]) -> list[torch.Tensor]:
+        """The arenas that the operands of these reads are part of, so that changing an operand would change them."""
         shared = [self._rows[read.arena] for read in reads if read.access is not _GATHER]
-        return [rows._version for rows in shared if not rows.is_inference()]
+        return [rows for rows in shared if not rows.is_inference()]
 
 
 _GATHER = Access.GATHER
@@ -140,7 +144,7 @@ def _read(arenas: Sequence[torch.Tensor], reads: Iterable[tuple[Read, torch.Tens
             gathered = rows.index_select(0, index)
             operands += gathered.chunk(read.slots) if read.slots > 1 else (gathered,)
         elif read.access is Access.SLICE:
-            operands.append(rows.narrow(0, read.start, read.count))
+            operands.append(rows[read.start : read.start + read.count])
         else:
             operands.append(rows.narrow(0, read.start, 1).expand(read.count, *rows.shape[1:]))
     return operands
@@ -162,15 +166,14 @@ class _Move:
     def __init__(
         self,
         like: Sequence[torch.Tensor],
+        touched: Sequence[int],
         writes: Sequence[Write],
         reads: Sequence[tuple[Read, torch.Tensor | None]],
     ) -> None:
         self.like = like
+        self.touched = touched
         self.writes = writes
         self.reads = reads
-        self.touched = dict.fromkeys([write.arena for write in writes])
-        for read, _ in reads:
-            self.touched[read.arena] = None
 
     def add(self, gradients: dict[int, torch.Tensor | None], operand_grads: Sequence[torch.Tensor | None]) -> None:
         """Add the gradients of the operands to the gradient arenas."""
@@ -186,7 +189,7 @@ class _Move:
                 arena = gradients[read.arena] = self._zeros(read.arena)
             if index is None:
                 if read.access is Access.SLICE:
-                    arena.narrow(0, read.start, read.count).add_(received[0])
+                    arena[read.start : read.start + read.count].add_(received[0])
                 else:
                     arena.select(0, read.start).add_(received[0].sum(0))
             elif len(received) == read.slots and received[0].numel() * read.slots < _SMALL_GATHER:
@@ -247,7 +250,7 @@ class _Exchange(torch.autograd.Function):
         outputs: list[torch.Tensor | None] = []
         for write in move.writes:
             arena = gradients[write.arena]
-            outputs.append(None if arena is None else arena.narrow(0, write.start, write.count))
+            outputs.append(None if arena is None else arena[write.start : write.start + write.count])
         return (None, None, None, *gradients.values(), *outputs)
 
 

@@ -45,10 +45,10 @@ def run_plan(
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
             operands = buffers.exchange(writes, outputs, step.reads)
-            versions = buffers.versions(step.reads)
+            shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
             outputs = _call(kernel, operands, plan, number, step)
             writes = step.writes
-            if versions != buffers.versions(step.reads):
+            if any(rows._version != version for rows, version in shared):
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
     return tuple(buffers.exchange(writes, outputs, plan.outputs))
 

@@ -78,7 +78,6 @@ class Recorder:
         self._nodes_of_example: list[int] = []
         self._ended_nodes = 0
         self._outputs: list[int] = []
-        self._outputs_of_example: list[int] = []
         self._results: list[Any] = []
         default = str(torch.get_default_dtype()).removeprefix("torch.")
         complex_default = {"float64": "complex128"}.get(default, "complex64")
@@ -160,7 +159,6 @@ class Recorder:
             if output._recorder is not self:
                 raise self._foreign(None, output)
         self._outputs += [output._value for output in outputs]
-        self._outputs_of_example.append(len(outputs))
         self._nodes_of_example.append(len(self._op_of_node) - self._ended_nodes)
         self._ended_nodes = len(self._op_of_node)
         self._results.append(result)
@@ -175,7 +173,6 @@ class Recorder:
             depth_of_node=np.array(self._depth_of_node, np.int64),
             nodes_of_example=np.array(self._nodes_of_example, np.int64),
             outputs=np.array(self._outputs, np.int64),
-            outputs_of_example=np.array(self._outputs_of_example, np.int64),
         )
         columns = sorted(self._columns.values(), key=lambda column: column.op_number)
         return Recording(graph, tuple([column.close() for column in columns]), tuple(self._results))
