@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from benchmarks.trees import Tree, random_trees
 
 
 def add_command(commands: Any) -> None:
-    parser = commands.add_parser("cost-per-node", description=__doc__, help="cost of a node against the number of nodes")
+    parser = commands.add_parser(
+        "cost-per-node", description=__doc__, help="cost of a node against the number of nodes"
+    )
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--most", type=int, default=1_000_000, help="nodes of the largest batch")
     parser.add_argument("--threads", type=int, default=1)
@@ -34,7 +37,9 @@ def run(options: argparse.Namespace) -> None:
         trees = _about(pool, size)
         nodes, steps, parts = _measure(model, trees, repeats=max(3, min(30, 300_000 // size)))
         totals.append(sum(parts))
-        print(f"{nodes:>10,} {steps:>6} {parts[0]:>8.2f} {parts[1]:>8.2f} {parts[2]:>8.2f} {totals[-1]:>8.2f}", flush=True)
+        print(
+            f"{nodes:>10,} {steps:>6} {parts[0]:>8.2f} {parts[1]:>8.2f} {parts[2]:>8.2f} {totals[-1]:>8.2f}", flush=True
+        )
         size *= 10
     print(f"from the cheapest to the dearest after the first: {max(totals[1:]) / min(totals):.2f} times")
 
@@ -60,6 +65,6 @@ def _measure(model: TreeLSTM, trees: list[Tree], repeats: int) -> tuple[int, int
         model.batched_loss(batched.run(planned)).backward()
         moments.append(time.perf_counter())
         model.zero_grad()
-        spent.append([b - a for a, b in zip(moments, moments[1:], strict=False)])
+        spent.append([b - a for a, b in pairwise(moments)])
     nodes, steps = planned.statistics().nodes, planned.statistics().steps
     return nodes, steps, [1e6 * statistics.median(column) / nodes for column in zip(*spent, strict=True)]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,15 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--embedding", type=int, default=300)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--sst", type=Path, help="a treebank in bracket notation, such as SST's train.txt; default: random trees")
-    parser.add_argument("--rounds", type=int, default=0, help="default: about 6,000 trees for each system, 16 rounds at least")
-    parser.add_argument("--no-memory", action="store_true", help="leave out peak memory, which runs each system in a process of its own")
+    parser.add_argument(
+        "--sst", type=Path, help="a treebank in bracket notation, such as SST's train.txt; default: random trees"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="default: about 6,000 trees for each system, 16 rounds at least"
+    )
+    parser.add_argument(
+        "--no-memory", action="store_true", help="leave out peak memory, which runs each system in a process of its own"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--peak-memory-of", choices=(BY_HAND, FOLDLOOM), help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
@@ -172,13 +179,18 @@ def _split(systems: Systems, rounds: int) -> dict[str, float]:
 
     for number in range(rounds):
         trees = systems.of_round(systems.trees, number)
-        recordings = timed("recording", lambda trees=trees: [fl.record(systems.model, tree) for tree in trees])
-        planned = timed("planning", lambda recordings=recordings: fl.plan(recordings))
-        loss = timed("forward", lambda planned=planned: systems.model.batched_loss(systems.batched.run(planned)))
+        recordings = timed("recording", partial(_record_all, systems.model, trees))
+        planned = timed("planning", partial(fl.plan, recordings))
+        results = timed("forward", partial(systems.batched.run, planned))
+        loss = timed("loss", partial(systems.model.batched_loss, results))
         systems.optimizer.zero_grad()
         timed("backward", loss.backward)
         timed("update", systems.optimizer.step)
     return {name: statistics.median(times) for name, times in spent.items()}
+
+
+def _record_all(model: TreeLSTM, trees: list[Tree]) -> list[fl.Recording]:
+    return [fl.record(model, tree) for tree in trees]
 
 
 def _peak_memory(systems: Systems, name: str) -> float:

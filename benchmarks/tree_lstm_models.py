@@ -65,13 +65,10 @@ class TreeLSTM(nn.Module):
         labels: list[int] = []
 
         def visit(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:
-            if tree.left is None:
-                state = leaf(tree.word)
-            else:
-                state = merge(*visit(tree.left), *visit(tree.right))
-            states.append(state[0])
+            h, c = leaf(tree.word) if tree.left is None else merge(*visit(tree.left), *visit(tree.right))
+            states.append(h)
             labels.append(tree.label)
-            return state
+            return h, c
 
         visit(tree)
         return states, np.array(labels)
@@ -120,8 +117,14 @@ def flatten(tree: Tree) -> FlatTree:
     for position, (a, b) in enumerate(zip(left, right, strict=True)):
         if a >= 0:
             reader_level[a] = reader_level[b] = level[position]
-    columns = [np.array(column, np.int64) for column in (left, right, word, label, level)]
-    return FlatTree(*columns, reader_level)
+    return FlatTree(
+        left=np.array(left),
+        right=np.array(right),
+        word=np.array(word),
+        label=np.array(label),
+        level=np.array(level),
+        reader_level=reader_level,
+    )
 
 
 @dataclass

@@ -6,18 +6,17 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(slots=True)
 class Tree:
+    """A leaf has a word; any other tree has both a left and a right one."""
+
     label: int
     word: int = -1
     left: Tree | None = None
-    right: Tree | None = None
-
-    @property
-    def is_leaf(self) -> bool:
-        return self.left is None
+    right: Any = None
 
     def __iter__(self) -> Iterator[Tree]:
         """All nodes, children before parents."""

@@ -140,7 +140,8 @@ def accuracy(model: SignModel, task: Task) -> float:
         planned, labels = task.batch(list(range(len(task.expressions))))
         states = fl.batch(model, stack=True).run(planned)
         whole = states.lengths.cumsum(0) - 1
-        return (model.classify(states.values[whole]).argmax(-1) == labels[whole]).double().mean().item()
+        right: torch.Tensor = model.classify(states.values[whole]).argmax(-1) == labels[whole]
+        return right.double().mean().item()
 
 
 def train(model: SignModel, task: Task, held_out: Task, epochs: int, batch_size: int) -> float:

@@ -205,7 +205,7 @@ def _steps(
             Step(
                 op=ops[run],
                 first=next_member,
-                count=sizes[run],
+                size=sizes[run],
                 reads=tuple(reads[next_read:last_read]),
                 writes=tuple(writes[next_write:last_write]),
             )

@@ -32,7 +32,7 @@ class Access(Enum):
 
 
 class Read(NamedTuple):
-    """``slots`` neighbouring operands of ``count`` rows each, from one arena.
+    """``slots`` neighbouring operands of ``size`` rows each, from one arena.
 
     ``start`` is a row of the arena for a slice or a broadcast, and a position in ``Plan.indices`` for a gather. Only
     gathers have more than one slot.
@@ -41,24 +41,24 @@ class Read(NamedTuple):
     arena: int
     access: Access
     start: int
-    count: int
+    size: int
     slots: int = 1
 
 
 class Write(NamedTuple):
-    """The rows ``start`` to ``start + count`` of an arena."""
+    """The rows ``start`` to ``start + size`` of an arena."""
 
     arena: int
     start: int
-    count: int
+    size: int
 
 
 class Step(NamedTuple):
-    """One run of one op; ``first`` is the position of its first member in ``Plan.nodes``."""
+    """One run of one op for ``size`` members, the first of which is at position ``first`` of ``Plan.nodes``."""
 
     op: int
     first: int
-    count: int
+    size: int
     reads: tuple[Read, ...]
     writes: tuple[Write, ...]
 
@@ -115,27 +115,27 @@ class Plan:
 
     def statistics(self) -> Statistics:
         reads = [read for step in self.steps for read in step.reads]
-        copied = sum(read.count * read.slots for read in reads if read.access is Access.GATHER)
+        copied = sum(read.size * read.slots for read in reads if read.access is Access.GATHER)
         return Statistics(
-            nodes=sum(step.count for step in self.steps),
+            nodes=sum(step.size for step in self.steps),
             steps=len(self.steps),
-            largest_batch=max((step.count for step in self.steps), default=0),
+            largest_batch=max((step.size for step in self.steps), default=0),
             rows_copied=copied,
-            rows_in_place=sum(read.count * read.slots for read in reads) - copied,
+            rows_in_place=sum(read.size * read.slots for read in reads) - copied,
         )
 
     def examples_of(self, step: Step) -> Ints:
         """Which example each member of a step belongs to."""
         ends = np.cumsum(self.nodes_of_example)
-        return np.searchsorted(ends, self.nodes[step.first : step.first + step.count], side="right")
+        return np.searchsorted(ends, self.nodes[step.first : step.first + step.size], side="right")
 
     def rows_of(self, read: Read) -> Ints:
         """The arena rows that a read takes, slot after slot."""
         if read.access is Access.GATHER:
-            return self.indices[read.start : read.start + read.count * read.slots]
+            return self.indices[read.start : read.start + read.size * read.slots]
         if read.access is Access.BROADCAST:
-            return np.full(read.count, read.start, np.int64)
-        return np.arange(read.start, read.start + read.count)
+            return np.full(read.size, read.start, np.int64)
+        return np.arange(read.start, read.start + read.size)
 
     def check(self) -> None:
         """Prove the plan well formed, or raise a PlanError.
@@ -152,26 +152,26 @@ class Plan:
         for number, step in enumerate(self.steps):
             op = self.ops[step.op]
             where = f"step {number} ({op.label or op.key})"
-            self._check_reads(where, op.inputs, step.count, step.reads, written)
+            self._check_reads(where, op.inputs, step.size, step.reads, written)
             if len(step.writes) != len(op.outputs):
                 raise PlanError(f"{where} writes {len(step.writes)} blocks for {len(op.outputs)} outputs")
             for type, write in zip(op.outputs, step.writes, strict=True):
-                if write.count != step.count:
-                    raise PlanError(f"{where} has {step.count} members and writes {write.count} rows")
+                if write.size != step.size:
+                    raise PlanError(f"{where} has {step.size} members and writes {write.size} rows")
                 self._check_write(where, type, write, written)
         for read in self.outputs:
-            self._check_reads("the outputs", (self.arenas[read.arena].type,), read.count, (read,), written)
+            self._check_reads("the outputs", (self.arenas[read.arena].type,), read.size, (read,), written)
         for number, rows in enumerate(written):
             if not rows.all():
                 raise PlanError(f"row {int(np.argmin(rows))} of arena {number} is never written")
-        if len(np.unique(self.nodes)) != sum(step.count for step in self.steps):
+        if len(np.unique(self.nodes)) != sum(step.size for step in self.steps):
             raise PlanError("a node runs twice or not at all")
 
     def _check_write(self, where: str, type: Type, write: Write, written: Sequence[np.ndarray]) -> None:
         if self.arenas[write.arena].type is not type:
             raise PlanError(f"{where} writes {type} into an arena of {self.arenas[write.arena].type}")
-        rows = written[write.arena][write.start : write.start + write.count]
-        if len(rows) != write.count:
+        rows = written[write.arena][write.start : write.start + write.size]
+        if len(rows) != write.size:
             raise PlanError(f"{where} writes past the end of arena {write.arena}")
         if rows.any() or not written[write.arena][: write.start].all():
             raise PlanError(
@@ -186,13 +186,13 @@ class Plan:
         if len(found) != len(types):
             raise PlanError(f"{where} reads {len(found)} operands where its op takes {len(types)}")
         for slot, (type, read) in enumerate(zip(types, found, strict=True)):
-            if read.count != count:
-                raise PlanError(f"{where} has {count} members and reads {read.count} rows for operand {slot}")
+            if read.size != count:
+                raise PlanError(f"{where} has {count} members and reads {read.size} rows for operand {slot}")
             if self.arenas[read.arena].type is not type:
                 raise PlanError(f"{where} reads {self.arenas[read.arena].type} for operand {slot}, which takes {type}")
         for read in reads:
             rows = self.rows_of(read)
-            if len(rows) != read.count * read.slots or (
+            if len(rows) != read.size * read.slots or (
                 len(rows) and not 0 <= rows.min() <= rows.max() < self.arenas[read.arena].rows
             ):
                 raise PlanError(f"{where} reads outside arena {read.arena}")
@@ -205,16 +205,16 @@ class Plan:
             lines.append(f"arena {number}: {arena.rows} x {arena.type}{' constant' if arena.constant else ''}")
         for number, step in enumerate(self.steps):
             op = self.ops[step.op]
-            lines.append(f"step {number}: {step.count} x {op.label or op.key}")
+            lines.append(f"step {number}: {step.size} x {op.label or op.key}")
             lines += [f"  read  {self._describe(read)}" for read in step.reads]
-            lines += [f"  write {write.arena}[{write.start}:{write.start + write.count}]" for write in step.writes]
+            lines += [f"  write {write.arena}[{write.start}:{write.start + write.size}]" for write in step.writes]
         lines += [f"output  {self._describe(read)}" for read in self.outputs]
         return "\n".join(lines)
 
     def _describe(self, read: Read) -> str:
         if read.access is Access.SLICE:
-            return f"{read.arena}[{read.start}:{read.start + read.count}]"
+            return f"{read.arena}[{read.start}:{read.start + read.size}]"
         if read.access is Access.BROADCAST:
             return f"{read.arena}[{read.start}] for all"
-        slots = self.rows_of(read).reshape(read.slots, read.count)
+        slots = self.rows_of(read).reshape(read.slots, read.size)
         return f"{read.arena}{slots.tolist()}"

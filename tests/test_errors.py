@@ -27,7 +27,9 @@ def test_wrong_shape_names_cell_shapes_example_and_line() -> None:
     def function(size: int) -> Any:
         return linear(torch.ones(size))
 
-    with pytest.raises(errors.CellError, match=rf"cell Linear cannot take \(float32\[4\]\)(.|\n)*in example 2, at {HERE}:\d+"):
+    with pytest.raises(
+        errors.CellError, match=rf"cell Linear cannot take \(float32\[4\]\)(.|\n)*in example 2, at {HERE}:\d+"
+    ):
         fl.batch(function)([3, 3, 4])
 
 
@@ -39,7 +41,9 @@ def test_mixed_dtypes() -> None:
 
 def test_mixed_devices() -> None:
     add = fl.cell(lambda x, y: x + y)
-    with pytest.raises(errors.ArgumentError, match=r"on meta and cpu in one batch. Move them to one device first: `tensor.to\('cpu'\)`"):
+    with pytest.raises(
+        errors.ArgumentError, match=r"on meta and cpu in one batch. Move them to one device first: `tensor.to\('cpu'\)`"
+    ):
         fl.batch(add)([torch.ones(2)], [torch.ones(2, device="meta")])
 
 
@@ -66,7 +70,9 @@ def test_cell_that_returns_something_else_alone() -> None:
 
 def test_output_that_depends_on_the_batch_size() -> None:
     fickle = fl.cell(lambda x: x if len(x) == 3 else x.double())
-    with pytest.raises(errors.CellOutputError, match=r"returned float64\[2, 2\] for 2 members; expected float32\[2, 2\]"):
+    with pytest.raises(
+        errors.CellOutputError, match=r"returned float64\[2, 2\] for 2 members; expected float32\[2, 2\]"
+    ):
         fl.batch(fickle)(ONES)
     moody = fl.cell(lambda x: (x, x) if len(x) == 3 else (x,))
     with pytest.raises(errors.CellOutputError, match="returned 1 tensors for 2 members, but 2"):
@@ -87,7 +93,7 @@ def test_result_of_another_batch() -> None:
 def test_cell_called_inside_itself() -> None:
     cells: list[fl.Cell] = []
     cells.append(fl.cell(lambda x: cells[0](x)))
-    with pytest.raises(errors.NestedCellError, match="calls itself.*let the function given to fl.batch recurse"):
+    with pytest.raises(errors.NestedCellError, match=r"calls itself.*let the function given to fl.batch recurse"):
         fl.batch(cells[0])(ONES)
     with pytest.raises(errors.NestedCellError):
         cells[0](torch.ones(2))
@@ -103,7 +109,9 @@ def test_plan_with_other_cells() -> None:
 
 def test_failure_while_running_names_the_example() -> None:
     table = fl.cell(nn.Embedding(5, 2))
-    with pytest.raises(errors.CellError, match=r"cell Embedding failed in step 0 on \(int64\[3\]\), example 1: index out of range"):
+    with pytest.raises(
+        errors.CellError, match=r"cell Embedding failed in step 0 on \(int64\[3\]\), example 1: index out of range"
+    ):
         fl.batch(table)([1, 7, 2])
 
 
@@ -136,7 +144,9 @@ def test_tensor_changed_after_it_was_given() -> None:
 
 @pytest.mark.parametrize("bad", ["text", None, object(), np.array(["a"])])
 def test_argument_that_cannot_be_batched(bad: Any) -> None:
-    with pytest.raises(errors.ArgumentError, match=r"cell double was given .* which cannot be batched(.|\n)*pass settings by keyword"):
+    with pytest.raises(
+        errors.ArgumentError, match=r"cell double was given .* which cannot be batched(.|\n)*pass settings by keyword"
+    ):
         fl.batch(double)([bad])
     with pytest.raises(errors.ArgumentError, match="cannot be batched"):
         double(bad)
@@ -175,7 +185,9 @@ def test_no_arguments() -> None:
     ],
 )
 def test_values_that_are_not_ready(use: Any, name: str) -> None:
-    with pytest.raises(errors.ValueNotReadyError, match=f"`{name}` needs a value that is not computed yet(.|\n)*inside a cell"):
+    with pytest.raises(
+        errors.ValueNotReadyError, match=f"`{name}` needs a value that is not computed yet(.|\n)*inside a cell"
+    ):
         fl.batch(lambda x: use(double(x)))(ONES)
 
 

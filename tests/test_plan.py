@@ -59,7 +59,7 @@ def test_wrong_type(plan: Plan) -> None:
     with pytest.raises(PlanError, match=r"writes float32\[2\] into an arena of int64\[\]"):
         with_step(plan, 0, step._replace(writes=(step.writes[0]._replace(arena=0),))).check()
     with pytest.raises(PlanError, match=r"reads float32\[2\] for operand 0, which takes int64\[\]"):
-        with_step(plan, 0, step._replace(reads=(Read(1, Access.SLICE, 0, step.count),))).check()
+        with_step(plan, 0, step._replace(reads=(Read(1, Access.SLICE, 0, step.size),))).check()
 
 
 def test_wrong_number_of_rows(plan: Plan) -> None:
@@ -67,7 +67,7 @@ def test_wrong_number_of_rows(plan: Plan) -> None:
     with pytest.raises(PlanError, match="members and reads 2 rows for operand 0"):
         with_step(plan, 0, step._replace(reads=(Read(0, Access.SLICE, 0, 2),))).check()
     with pytest.raises(PlanError, match="members and writes 1 rows"):
-        with_step(plan, 0, step._replace(writes=(step.writes[0]._replace(count=1),))).check()
+        with_step(plan, 0, step._replace(writes=(step.writes[0]._replace(size=1),))).check()
 
 
 def test_wrong_number_of_operands(plan: Plan) -> None:
@@ -103,7 +103,7 @@ def test_statistics(plan: Plan) -> None:
     assert (statistics.nodes, statistics.steps, statistics.largest_batch) == (12, 3, 7)
     assert statistics.mean_batch == 4
     assert statistics.rows_copied + statistics.rows_in_place == sum(
-        read.count * read.slots for step in plan.steps for read in step.reads
+        read.size * read.slots for step in plan.steps for read in step.reads
     )
     assert str(statistics).startswith("12 nodes in 3 steps (mean batch 4.0, largest 7)")
 

@@ -19,7 +19,19 @@ ROOT = Path(__file__).parent.parent
 def test_public_names() -> None:
     assert sorted(name for name in vars(fl) if not name.startswith("_")) == sorted(
         # Submodules are there because Python puts them there.
-        {*fl.__all__, "collector", "engine", "execution", "graph", "lazy", "placement", "ragged", "recording", "results", "schedulers"}
+        {
+            *fl.__all__,
+            "collector",
+            "engine",
+            "execution",
+            "graph",
+            "lazy",
+            "placement",
+            "ragged",
+            "recording",
+            "results",
+            "schedulers",
+        }
     )
     assert all(getattr(fl, name) is not None for name in fl.__all__)
 
@@ -49,4 +61,6 @@ def test_journey_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_graph_and_plan_need_no_torch() -> None:
     """What records and plans must be usable where torch is not installed."""
     for name in ("graph", "plan", "placement", "recording", "errors", "schedulers/by_agenda", "schedulers/by_depth"):
-        assert "torch" not in re.findall(r"^(?:import|from) (\w+)", (ROOT / f"foldloom/{name}.py").read_text(), re.MULTILINE)
+        assert "torch" not in re.findall(
+            r"^(?:import|from) (\w+)", (ROOT / f"foldloom/{name}.py").read_text(), re.MULTILINE
+        )

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import foldloom as fl
-from foldloom.execution import run_one_by_one
 from foldloom.engine import to_tensor
+from foldloom.execution import run_one_by_one
 from foldloom.lazy.cell import find_cell
 from foldloom.recording import merge_recordings
 from tests.law import assert_same, gradients
@@ -98,9 +98,7 @@ def test_plans_made_in_workers(model: TreeLSTM, context: str) -> None:
     expected = fl.one_by_one(model)(TREES)
     recordings = [fl.record(model, tree) for tree in TREES]
     for data, collate in ((recordings, fl.plan), (TREES, RecordingCollator(model))):
-        loader: Any = DataLoader(
-            data, batch_size=5, collate_fn=collate, num_workers=2, multiprocessing_context=context
-        )
+        loader: Any = DataLoader(data, batch_size=5, collate_fn=collate, num_workers=2, multiprocessing_context=context)
         actual = [result for planned in loader for result in fl.batch(model).run(planned)]
         assert_same(actual, expected)
 
@@ -130,10 +128,10 @@ def test_inputs_of_every_kind_come_along() -> None:
 
 
 def test_cells_of_a_plain_function_are_found_in_this_process() -> None:
-    double = fl.cell(lambda x: 2 * x)
-    recording = pickle.loads(pickle.dumps(fl.record(lambda x: double(double(x)), 3)))
+    cells = [fl.cell(lambda x: 2 * x)]
+    recording = pickle.loads(pickle.dumps(fl.record(lambda x: cells[0](cells[0](x)), 3)))
     assert fl.batch(lambda x: None).run(fl.plan([recording]))[0].item() == 12
     planned = fl.plan([recording])
-    del double
+    cells.clear()
     with pytest.raises(fl.errors.CellMismatchError, match="that this process does not have"):
         fl.batch(lambda x: None).run(planned)

@@ -95,7 +95,7 @@ def test_no_step_is_larger_than_the_largest() -> None:
     plan = place(graph, ByDepth(largest_step=4).schedule(graph))
     plan.check()
     # 19 leaves, then 9, 5 and 2 merges, in pieces of equal size.
-    assert [step.count for step in plan.steps] == [4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2]
+    assert [step.size for step in plan.steps] == [4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2]
     assert repr(ByDepth(largest_step=4)) == "ByDepth(largest_step=4)"
     assert repr(ByDepth()) == "ByDepth()"
     with pytest.raises(PlanError, match="largest_step=0 cannot be"):
@@ -190,7 +190,7 @@ def test_every_schedule_holds_and_every_plan_is_well_formed(graph: Graph) -> Non
         assert np.array_equal(schedule, scheduler.schedule(graph))
         plan = place(graph, schedule)
         plan.check()
-        assert sum(step.count for step in plan.steps) == graph.node_count
+        assert sum(step.size for step in plan.steps) == graph.node_count
         rows = [plan.rows_of(read).reshape(read.slots, -1) for step in plan.steps for read in step.reads]
         assert sum(len(slots) * slots.shape[1] for slots in rows) == len(graph.operands)
 

@@ -43,7 +43,7 @@ class Buffers:
         self._unwritten: list[Iterator[torch.Tensor]] = []
         rows_of_write: list[list[int]] = [[] for _ in plan.arenas]
         for write in (*plan.inputs, *[write for step in plan.steps for write in step.writes]):
-            rows_of_write[write.arena].append(write.count)
+            rows_of_write[write.arena].append(write.size)
         for arena, sizes in zip(plan.arenas, rows_of_write, strict=True):
             shape, dtype = (arena.rows, *arena.type.shape), dtype_of(arena.type)
             # Constants are read where they are; see place_inputs.
@@ -54,7 +54,7 @@ class Buffers:
             # every write for a change of the rows that earlier steps saved for their backward.
             self._unwritten.append(iter(() if arena.constant else rows.data.split(sizes)))
         reads = (*[read for step in plan.steps for read in step.reads], *plan.outputs)
-        gathered = [read.count * read.slots for read in reads if read.access is Access.GATHER]
+        gathered = [read.size * read.slots for read in reads if read.access is Access.GATHER]
         self._indices = iter(torch.from_numpy(plan.indices).to(device).split(gathered))
         self._inputs = plan.inputs
         self._like = list(self._token)
@@ -64,7 +64,7 @@ class Buffers:
         writes: list[Write] = []
         tensors: list[torch.Tensor] = []
         for write, tensor in zip(self._inputs, inputs, strict=True):
-            if self._rows[write.arena].shape[0] < write.count:
+            if self._rows[write.arena].shape[0] < write.size:
                 self._rows[write.arena] = tensor
             else:
                 writes.append(write)
@@ -86,7 +86,7 @@ class Buffers:
             tracked = [item for item in wanted if item[0].arena not in untracked]
             if any([write.arena in untracked for write in writes]):  # noqa: C419 (a generator is slower here)
                 writes, views, outputs = self._write_untracked(writes, views, outputs)
-        touched = list({item.arena: None for item in (*writes, *[read for read, _ in tracked])})
+        touched = list(dict.fromkeys([*[write.arena for write in writes], *[read.arena for read, _ in tracked]]))
         if not touched:
             return _read(self._rows, wanted)
         tokens = self._token
@@ -144,9 +144,9 @@ def _read(arenas: Sequence[torch.Tensor], reads: Iterable[tuple[Read, torch.Tens
             gathered = rows.index_select(0, index)
             operands += gathered.chunk(read.slots) if read.slots > 1 else (gathered,)
         elif read.access is Access.SLICE:
-            operands.append(rows[read.start : read.start + read.count])
+            operands.append(rows[read.start : read.start + read.size])
         else:
-            operands.append(rows.narrow(0, read.start, 1).expand(read.count, *rows.shape[1:]))
+            operands.append(rows.narrow(0, read.start, 1).expand(read.size, *rows.shape[1:]))
     return operands
 
 
@@ -189,13 +189,13 @@ class _Move:
                 arena = gradients[read.arena] = self._zeros(read.arena)
             if index is None:
                 if read.access is Access.SLICE:
-                    arena[read.start : read.start + read.count].add_(received[0])
+                    arena[read.start : read.start + read.size].add_(received[0])
                 else:
                     arena.select(0, read.start).add_(received[0].sum(0))
             elif len(received) == read.slots and received[0].numel() * read.slots < _SMALL_GATHER:
                 arena.index_add_(0, index, torch.cat(received) if read.slots > 1 else received[0])
             else:
-                for grad, rows in zip(grads, index.split(read.count), strict=True):
+                for grad, rows in zip(grads, index.split(read.size), strict=True):
                     if grad is not None:
                         arena.index_add_(0, rows, grad)
 
@@ -213,11 +213,11 @@ class _Move:
                 if arena is None:
                     arena = self._zeros(read.arena)
                 if index is not None:
-                    rows = index.narrow(0, slot * read.count, read.count)
+                    rows = index.narrow(0, slot * read.size, read.size)
                 elif read.access is Access.SLICE:
-                    rows = torch.arange(read.start, read.start + read.count, device=grad.device)
+                    rows = torch.arange(read.start, read.start + read.size, device=grad.device)
                 else:
-                    rows = torch.full((read.count,), read.start, device=grad.device)
+                    rows = torch.full((read.size,), read.start, device=grad.device)
                 gradients[read.arena] = arena.index_add(0, rows, grad)
 
     def _zeros(self, arena: int) -> torch.Tensor:
@@ -227,7 +227,7 @@ class _Move:
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         move: _Move,
         arenas: Sequence[torch.Tensor],
@@ -250,9 +250,9 @@ class _Exchange(torch.autograd.Function):
         outputs: list[torch.Tensor | None] = []
         for write in move.writes:
             arena = gradients[write.arena]
-            outputs.append(None if arena is None else arena[write.start : write.start + write.count])
+            outputs.append(None if arena is None else arena[write.start : write.start + write.size])
         return (None, None, None, *gradients.values(), *outputs)
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
-_exchange = super(torch.autograd.Function, _Exchange).apply  # type: ignore[misc]
+_exchange = super(torch.autograd.Function, _Exchange).apply

@@ -31,7 +31,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> tor
     if device.type != "cpu" or size < SMALLEST or torch.is_inference_mode_enabled():
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     with _lock:
-        idle = [storage for storage in _kept if torch._C._storage_Use_Count(storage._cdata) == 1]  # type: ignore[attr-defined]
+        idle = [storage for storage in _kept if torch._C._storage_Use_Count(storage._cdata) == 1]
         storage = min((s for s in idle if s.nbytes() >= size), key=lambda s: s.nbytes(), default=None)
         if storage is None:
             for small in idle:

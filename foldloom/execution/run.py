@@ -22,7 +22,7 @@ from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.exchange import Buffers
 from foldloom.execution.kernels import Kernel, describe
 from foldloom.execution.weight_grads import weight_grads_once
-from foldloom.plan import Plan, Step
+from foldloom.plan import Plan, Step, Write
 
 _IN_PLACE = (
     "cell {label} changes one of its arguments in place. Other cells may read the same value: write `x = x + 1` instead of "
@@ -39,6 +39,8 @@ def run_plan(
     each op, None for inputs.
     """
     buffers = Buffers(plan, device)
+    writes: Sequence[Write]
+    outputs: Sequence[torch.Tensor]
     writes, outputs = buffers.place_inputs(inputs)
     with collector_resting(), weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
         for number, step in enumerate(plan.steps):
@@ -58,7 +60,7 @@ def _call(
 ) -> Sequence[torch.Tensor]:
     try:
         outputs = kernel.call(*operands)
-        kernel.check(outputs, step.count)
+        kernel.check(outputs, step.size)
     except CellOutputError:
         raise
     except Exception as error:
@@ -72,11 +74,11 @@ def _explain(
     kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step, error: Exception
 ) -> str:
     examples = plan.examples_of(step)
-    culprit = _first_failing_member(kernel, operands, step.count)
+    culprit = _first_failing_member(kernel, operands, step.size)
     which = (
         f"example {examples[culprit]}"
         if culprit is not None
-        else f"{step.count} members together (each alone succeeds), of examples {_some(sorted(set(examples.tolist())))}"
+        else f"{step.size} members together (each alone succeeds), of examples {_some(sorted(set(examples.tolist())))}"
     )
     shapes = ", ".join(describe(operand) for operand in operands)
     return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}"

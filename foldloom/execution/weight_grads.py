@@ -140,7 +140,7 @@ class _Ledger:
 
 
 def _backward_pass() -> int:
-    number: int = torch._C._current_graph_task_id()  # type: ignore[attr-defined]
+    number: int = torch._C._current_graph_task_id()
     return number
 
 
@@ -188,7 +188,7 @@ class _Tap(torch.autograd.Function):
     """Runs backward once all uses have; answers for them."""
 
     @staticmethod
-    def forward(ctx: Any, ledger: _Ledger, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, ledger: _Ledger, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.count = ledger, len(tensors)
         return tensors[0].new_empty(())
@@ -203,7 +203,7 @@ class _Product(torch.autograd.Function):
     """``input @ weight.T + bias``, or ``input @ weight`` when transposed; weight and bias are credited through the tap."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         ledger: _Ledger,
         transposed: bool,
@@ -234,7 +234,7 @@ class _Product(torch.autograd.Function):
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, ledger: _Ledger, padding_row: int, token: torch.Tensor, rows: torch.Tensor, table: torch.Tensor
     ) -> torch.Tensor:
         ctx.ledger, ctx.padding_row, ctx.row_count = ledger, padding_row, len(table)
@@ -300,8 +300,8 @@ def _use_embedding(
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
-_product = super(torch.autograd.Function, _Product).apply  # type: ignore[misc]
-_lookup = super(torch.autograd.Function, _Lookup).apply  # type: ignore[misc]
+_product = super(torch.autograd.Function, _Product).apply
+_lookup = super(torch.autograd.Function, _Lookup).apply
 
 _USES: dict[Any, Callable[..., Any]] = {
     functional.linear: _use_linear,

@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -131,7 +131,7 @@ class Cell(torch.nn.Module):
 
     def kernel(self, op: Op) -> Kernel:
         """The batched function of one of this cell's ops, made in this process or in another."""
-        nesting, settings = op.settings  # type: ignore[misc]
+        nesting, settings = cast(tuple[Nesting, Settings], op.settings)
         try:
             signature = self.signature(op.inputs, nesting, settings)
         except CellError as error:
@@ -174,12 +174,16 @@ class Cell(torch.nn.Module):
             raise
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        saver = self.function if isinstance(self.function, torch.nn.Module) else super()
-        saver._save_to_state_dict(destination, prefix, keep_vars)
+        if isinstance(self.function, torch.nn.Module):
+            self.function._save_to_state_dict(destination, prefix, keep_vars)
+        else:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        loader = self.function if isinstance(self.function, torch.nn.Module) else super()
-        loader._load_from_state_dict(*args, **kwargs)
+        if isinstance(self.function, torch.nn.Module):
+            self.function._load_from_state_dict(*args, **kwargs)
+        else:
+            super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_signatures": {}}
@@ -225,7 +229,7 @@ def find_cell(key: str, owner: object) -> Cell:
     """The live cell that a recorded op names: by its path in the owner, or by the key it was born with."""
     found = _cell_of_key.get(key)
     if found is None and isinstance(owner, torch.nn.Module):
-        found = dict(owner.named_modules()).get(key)  # type: ignore[assignment]
+        found = dict(owner.named_modules()).get(key)
     if not isinstance(found, Cell):
         where = type(owner).__name__ if isinstance(owner, torch.nn.Module) else "this process"
         raise CellMismatchError(

@@ -26,7 +26,9 @@ class Scheduler(ABC):
 
     def __init__(self, *, largest_step: int | None = LARGEST_STEP) -> None:
         if largest_step is not None and largest_step < 1:
-            raise PlanError(f"a step has at least one member, so largest_step={largest_step} cannot be; None sets no limit")
+            raise PlanError(
+                f"a step has at least one member, so largest_step={largest_step} cannot be; None sets no limit"
+            )
         self.largest_step = largest_step
 
     def schedule(self, graph: Graph) -> Ints:
@@ -39,7 +41,9 @@ class Scheduler(ABC):
         """The same, with steps of any size."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({'' if self.largest_step == LARGEST_STEP else f'largest_step={self.largest_step}'})"
+        return (
+            f"{type(self).__name__}({'' if self.largest_step == LARGEST_STEP else f'largest_step={self.largest_step}'})"
+        )
 
 
 def _in_pieces(step_of_node: Ints, largest: int) -> Ints:

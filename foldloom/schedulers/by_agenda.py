@@ -57,7 +57,7 @@ def _dependencies(graph: Graph) -> tuple[Ints, Ints, Ints, Ints, Ints]:
 def _put(agenda: list[list[Ints]], op_of_node: Ints, nodes: Ints) -> list[int]:
     """Put nodes on the agenda; the ops that they have."""
     ops = op_of_node[nodes]
-    found = np.unique(ops).tolist()
+    found: list[int] = np.unique(ops).tolist()
     for op in found:
         agenda[op].append(nodes if len(found) == 1 else nodes[ops == op])
     return found
