@@ -195,13 +195,12 @@ def merge(graphs: Sequence[Graph]) -> Graph:
     """Several graphs as one, by adding offsets: no Python runs per node."""
     if len(graphs) == 1:
         return graphs[0]
-    ops, renumbering, first_op = _merge_ops(graphs)
     node_counts, value_counts, operand_counts, output_counts = np.array([graph.counts for graph in graphs], np.int64).T
     value_offsets = starts_of(value_counts)
-    op_of_node = concatenate([graph.op_of_node for graph in graphs])
+    ops, op_of_node = _merge_ops(graphs, node_counts)
     return Graph(
         ops=ops,
-        op_of_node=renumbering[op_of_node + np.repeat(first_op, node_counts)],
+        op_of_node=op_of_node,
         operands=concatenate([graph.operands for graph in graphs]) + np.repeat(value_offsets, operand_counts),
         depth_of_node=concatenate([graph.depth_of_node for graph in graphs]),
         nodes_of_example=concatenate([graph.nodes_of_example for graph in graphs]),
@@ -209,19 +208,19 @@ def merge(graphs: Sequence[Graph]) -> Graph:
     )
 
 
-def _merge_ops(graphs: Sequence[Graph]) -> tuple[tuple[Op, ...], Ints, Ints]:
-    """One table of ops; where each graph's op stands in it; where each graph's ops begin in that renumbering.
+def _merge_ops(graphs: Sequence[Graph], node_counts: Ints) -> tuple[tuple[Op, ...], Ints]:
+    """One table of ops, and the op of every node in it.
 
     Recordings of one model mostly share their table, so each distinct table is looked at once.
     """
+    op_of_node = concatenate([graph.op_of_node for graph in graphs])
+    first_of_table: dict[int, int] = {}
     number_of_op: dict[Op, int] = {}
     renumbering: list[int] = []
-    first_of_table: dict[int, int] = {}
-    first_op = np.empty(len(graphs), np.int64)
-    for position, graph in enumerate(graphs):
-        table = id(graph.ops)
-        if table not in first_of_table:
-            first_of_table[table] = len(renumbering)
-            renumbering += [number_of_op.setdefault(op, len(number_of_op)) for op in graph.ops]
-        first_op[position] = first_of_table[table]
-    return tuple(number_of_op), np.array(renumbering, np.int64), first_op
+    for table in {id(graph.ops): graph.ops for graph in graphs}.values():
+        first_of_table[id(table)] = len(renumbering)
+        renumbering += [number_of_op.setdefault(op, len(number_of_op)) for op in table]
+    if len(first_of_table) == 1:
+        return graphs[0].ops, op_of_node
+    first_op = np.array([first_of_table[id(graph.ops)] for graph in graphs], np.int64)
+    return tuple(number_of_op), np.array(renumbering, np.int64)[op_of_node + np.repeat(first_op, node_counts)]

@@ -176,7 +176,7 @@ def _read_blocks(
         [accesses[code] for code in np.where(ascends, 0, 1 + gathers)[leader].tolist()],
         np.where(gathers, starts_of(block_sizes * gathers), row[first])[leader].tolist(),
         block_sizes[leader].tolist(),
-        np.diff(leader, append=len(first)).tolist(),
+        np.diff(np.append(leader, len(first))).tolist(),
     )
     return list(reads), np.bincount(step_of_block[leader]).tolist(), row[np.repeat(gathers, block_sizes)]
 

@@ -6,8 +6,9 @@ that were given but no weights: cells are named, not held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,19 +53,23 @@ def merge_recordings(recordings: Sequence[Recording]) -> Recording:
     if len(recordings) == 1:
         return recordings[0]
     graph = merge([recording.graph for recording in recordings])
-    pieces: dict[Op, list[Column]] = {op: [] for op in graph.ops if op.is_input}
-    input_ops: dict[int, list[Op]] = {}
-    for recording in recordings:
-        table = recording.graph.ops
-        if id(table) not in input_ops:
-            input_ops[id(table)] = [op for op in table if op.is_input]
-        for op, column in zip(input_ops[id(table)], recording.inputs, strict=True):
-            pieces[op].append(column)
     return Recording(
         graph=graph,
-        inputs=tuple([_concatenate(columns) for columns in pieces.values()]),
-        results=tuple([result for recording in recordings for result in recording.results]),
+        inputs=tuple([_concatenate(columns) for columns in _columns_of_inputs(graph, recordings)]),
+        results=tuple(chain.from_iterable([recording.results for recording in recordings])),
     )
+
+
+def _columns_of_inputs(graph: Graph, recordings: Sequence[Recording]) -> Iterable[Sequence[Column]]:
+    """For each input op of the merged graph, its columns in all the recordings that have it."""
+    if all(recording.graph.ops is graph.ops for recording in recordings):
+        return zip(*[recording.inputs for recording in recordings], strict=True)
+    columns: dict[Op, list[Column]] = {op: [] for op in graph.ops if op.is_input}
+    for recording in recordings:
+        input_ops = [op for op in recording.graph.ops if op.is_input]
+        for op, column in zip(input_ops, recording.inputs, strict=True):
+            columns[op].append(column)
+    return columns.values()
 
 
 def _concatenate(columns: Sequence[Column]) -> Column:
