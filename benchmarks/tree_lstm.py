@@ -179,8 +179,8 @@ def _split(systems: Systems, rounds: int) -> dict[str, float]:
 
     for number in range(rounds):
         trees = systems.of_round(systems.trees, number)
-        recordings = timed("recording", partial(_record_all, systems.model, trees))
-        planned = timed("planning", partial(fl.plan, recordings))
+        timed("recording", partial(_record_all, systems.model, trees))
+        planned = timed("planning", partial(fl.plan, systems.of_round(systems.recordings, number)))
         results = timed("forward", partial(systems.batched.run, planned))
         loss = timed("loss", partial(systems.model.batched_loss, results))
         systems.optimizer.zero_grad()

@@ -116,7 +116,8 @@ class Graph:
     """The nodes of one or many examples.
 
     ``depth_of_node`` is 0 for inputs and one more than the deepest operand otherwise; it is a column because the
-    recorder knows it for almost nothing while deriving it afterwards would take a pass per level.
+    recorder knows it for almost nothing while deriving it afterwards would take a pass per level; ``value_count`` is there
+    because a merge needs it of hundreds of graphs.
     ``outputs`` are the values that somebody will look at, in the order in which they were returned.
     """
 
@@ -126,6 +127,7 @@ class Graph:
     depth_of_node: Ints
     nodes_of_example: Ints
     outputs: Ints
+    value_count: int
 
     @property
     def node_count(self) -> int:
@@ -152,15 +154,6 @@ class Graph:
     @cached_property
     def first_value_of_node(self) -> Ints:
         return starts_of(self.width_of_node)
-
-    @cached_property
-    def value_count(self) -> int:
-        return int(self.width_of_node.sum())
-
-    @cached_property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Nodes, values, operands and outputs: what a merge needs to know of each of hundreds of graphs."""
-        return len(self.op_of_node), self.value_count, len(self.operands), len(self.outputs)
 
     @cached_property
     def node_of_value(self) -> Ints:
@@ -195,7 +188,8 @@ def merge(graphs: Sequence[Graph]) -> Graph:
     """Several graphs as one, by adding offsets: no Python runs per node."""
     if len(graphs) == 1:
         return graphs[0]
-    node_counts, value_counts, operand_counts, output_counts = np.array([graph.counts for graph in graphs], np.int64).T
+    counts = [(len(g.op_of_node), g.value_count, len(g.operands), len(g.outputs)) for g in graphs]
+    node_counts, value_counts, operand_counts, output_counts = np.array(counts, np.int64).T
     value_offsets = starts_of(value_counts)
     ops, op_of_node = _merge_ops(graphs, node_counts)
     return Graph(
@@ -205,6 +199,7 @@ def merge(graphs: Sequence[Graph]) -> Graph:
         depth_of_node=concatenate([graph.depth_of_node for graph in graphs]),
         nodes_of_example=concatenate([graph.nodes_of_example for graph in graphs]),
         outputs=concatenate([graph.outputs for graph in graphs]) + np.repeat(value_offsets, output_counts),
+        value_count=int(value_counts.sum()),
     )
 
 

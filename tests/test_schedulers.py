@@ -52,7 +52,13 @@ class Sketch:
 
     def done(self, *outputs: int) -> Graph:
         columns = [np.array(column, np.int64) for column in (self.nodes, self.operands, self.depths)]
-        return Graph(tuple(self.ops), *columns, np.array([len(self.nodes)]), np.array(outputs, np.int64))
+        return Graph(
+            tuple(self.ops),
+            *columns,
+            np.array([len(self.nodes)]),
+            np.array(outputs, np.int64),
+            len(self.depth_of_value),
+        )
 
 
 def chain(length: int, *, scored: bool = False) -> Graph:

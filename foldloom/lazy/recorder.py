@@ -173,6 +173,7 @@ class Recorder:
             depth_of_node=np.array(self._depth_of_node, np.int64),
             nodes_of_example=np.array(self._nodes_of_example, np.int64),
             outputs=np.array(self._outputs, np.int64),
+            value_count=self._value_count,
         )
         columns = sorted(self._columns.values(), key=lambda column: column.op_number)
         return Recording(graph, tuple([column.close() for column in columns]), tuple(self._results))
