@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from foldloom.engine import to_tensor
+from foldloom.engine import column_to_tensor
 from foldloom.execution import Kernel, run_one_by_one, run_plan
 from foldloom.lazy.cell import find_cell
 from foldloom.placement import place
@@ -61,7 +61,7 @@ print(plan)
 
 print("\n--- execution: the plan's steps over arenas ---")
 kernels: list[Kernel | None] = [None if op.is_input else find_cell(op.key, model).kernel(op) for op in merged.graph.ops]
-given = [to_tensor(column, torch.device("cpu")) for column in merged.inputs]
+given = [column_to_tensor(column, torch.device("cpu")) for column in merged.inputs]
 placed = [tensor[torch.from_numpy(plan.input_order)] for tensor in given]
 (outputs,) = run_plan(plan, placed, kernels, torch.device("cpu"))
 print(outputs)

@@ -1,4 +1,4 @@
-"""Joins the rooms: a recording is scheduled and placed, then run. The engine knows graphs, never blocks or cells."""
+"""Joins the rooms: a recording is scheduled and placed, then run. The engine knows graphs, never cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foldloom.execution import Kernel, run_plan
 from foldloom.graph import Ints
 from foldloom.placement import place
 from foldloom.plan import Plan, Statistics
-from foldloom.recording import Column, Recording
+from foldloom.recording import Column, Recording, refuse_tracked
 from foldloom.schedulers import Scheduler
 
 
@@ -25,6 +25,10 @@ class Planned:
     plan: Plan
     inputs: tuple[Column, ...]
     results: tuple[Any, ...]
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_tracked(self.plan.ops)
+        return self.__dict__
 
     def statistics(self) -> Statistics:
         return self.plan.statistics()
@@ -49,14 +53,16 @@ def prepare(recording: Recording, scheduler: Scheduler) -> Planned:
 
 def execute(planned: Planned, kernels: Sequence[Kernel | None], device: torch.device) -> tuple[torch.Tensor, ...]:
     """One tensor for each block of the plan's outputs."""
-    inputs = [to_tensor(column, device) for column in planned.inputs]
+    # Buffers made in inference mode would not notice a cell that changes its arguments.
+    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
+        inputs = [column_to_tensor(column, device) for column in planned.inputs]
     return run_plan(planned.plan, inputs, kernels, device)
 
 
-def to_tensor(column: Column, device: torch.device) -> torch.Tensor:
+def column_to_tensor(column: Column, device: torch.device) -> torch.Tensor:
     if isinstance(column, np.ndarray):
         return torch.from_numpy(column).to(device)
-    return torch.stack(column)
+    return torch.stack(column).to(device)
 
 
 def _reorder(column: Column, order: Ints) -> Column:

@@ -12,7 +12,8 @@
     │   └── CellMismatchError   a plan met other cells than it was made for
     └── StackError              results of different structure cannot be stacked
 
-What the user's own code raises is raised as it is, with a note that says which example it was.
+What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
+while it runs becomes a CellError that names the cell, the shapes and the example.
 """
 
 from __future__ import annotations

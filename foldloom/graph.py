@@ -98,10 +98,10 @@ class Op:
         return f"{self.label or self.key}({arguments}) -> {results}"
 
 
-CONSTANT = "constant"
+CONSTANT = "<constant>"
 """The key of inputs that need no gradient."""
 
-TRACKED = "tracked"
+TRACKED = "<tracked>"
 """The key of inputs through which gradients flow back to the tensors that were given."""
 
 

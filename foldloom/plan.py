@@ -164,7 +164,8 @@ class Plan:
         for number, rows in enumerate(written):
             if not rows.all():
                 raise PlanError(f"row {int(np.argmin(rows))} of arena {number} is never written")
-        if len(np.unique(self.nodes)) != sum(step.size for step in self.steps):
+        computing = int(self.nodes_of_example.sum()) - len(self.input_order)
+        if not len(np.unique(self.nodes)) == len(self.nodes) == computing == sum(step.size for step in self.steps):
             raise PlanError("a node runs twice or not at all")
 
     def _check_write(self, where: str, type: Type, write: Write, written: Sequence[np.ndarray]) -> None:

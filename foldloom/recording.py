@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foldloom.graph import Graph, Op, merge
+from foldloom.errors import RecordingError
+from foldloom.graph import TRACKED, Graph, Op, merge
 
 Column = npt.NDArray[Any] | tuple[Any, ...]
 """The given values of one input op, in recording order: an array with a row for each, or a tuple of tensors."""
@@ -29,8 +30,22 @@ class Recording:
     inputs: tuple[Column, ...]
     results: tuple[Any, ...]
 
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_tracked(self.graph.ops)
+        return self.__dict__
+
     def __str__(self) -> str:
         return f"recording: {self.graph}"
+
+
+def refuse_tracked(ops: Sequence[Op]) -> None:
+    """A tensor that needs gradients would arrive elsewhere as a copy, and its gradients would be lost."""
+    for op in ops:
+        if op.key == TRACKED:
+            raise RecordingError(
+                f"a recording that was given a tensor that needs gradients ({op.outputs[0]}) cannot be sent to another process. "
+                "Use the tensor inside a cell instead of passing it to one, or pass `tensor.detach()`"
+            )
 
 
 class Output:

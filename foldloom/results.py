@@ -113,7 +113,7 @@ def _items(template: Any) -> list[Any]:
 
 
 def _sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
-    return sorted(mapping, key=lambda key: (type(key).__name__, key))
+    return sorted(mapping, key=repr)
 
 
 def _size(template: Any) -> int:
@@ -218,7 +218,8 @@ def _ragged(values: Any, lengths: torch.Tensor, path: str) -> Any:
     if isinstance(values, Ragged):
         raise StackError(f"{path} is a list of lists; return one list, and the inner lengths beside it")
     if isinstance(values, list):
-        return values
+        ends = lengths.cumsum(0).tolist()
+        return [values[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
     return _map_items(values, lambda item: _ragged(item, lengths, path))
 
 

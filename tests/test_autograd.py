@@ -113,6 +113,14 @@ def test_hooks_on_parameters_results_and_modules(model: nn.Module) -> None:
     assert_same(doubled, 2 * weight.grad)
 
 
+def test_a_hook_on_a_cell_is_a_hook_on_its_module(model: nn.Module) -> None:
+    seen: list[str] = []
+    for module in (model.leaf, model.merge):
+        module.register_forward_hook(lambda *_: seen.append("hook"))
+    fl.batch(model)([(1, 2)])
+    assert len(seen) >= 2
+
+
 def test_autocast_to_bfloat16() -> None:
     model = TreeLSTM(hidden=8).float()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 from typing import Any
 
@@ -125,10 +126,12 @@ def test_failure_of_members_together() -> None:
         fl.batch(fl.cell(crowded))(ONES)
 
 
-@pytest.mark.parametrize("grad", [True, False])
-def test_cell_that_changes_its_argument(grad: bool) -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_cell_that_changes_its_argument(mode: Any) -> None:
     greedy = fl.cell(lambda x: x.add_(1))
-    with torch.set_grad_enabled(grad), pytest.raises(errors.CellError, match="changes one of its arguments in place"):
+    with mode(), pytest.raises(errors.CellError, match="changes one of its arguments in place"):
+        fl.batch(greedy)([1, 2])
+    with mode(), pytest.raises(errors.CellError, match="changes one of its arguments in place"):
         fl.batch(lambda x: greedy(double(x)))(ONES)
 
 
@@ -274,3 +277,28 @@ def test_every_error_is_in_the_tree() -> None:
     defined = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
     assert drawn == defined
     assert all(issubclass(getattr(errors, name), errors.FoldloomError) for name in defined)
+
+
+def test_modes_around_a_cell_but_not_around_the_batch() -> None:
+    def function(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return double(x)
+
+    with pytest.raises(errors.RecordingError, match=r"inside torch.no_grad(.|\n)*in example 0, at"):
+        fl.batch(function)(ONES)
+
+    def cast(x: torch.Tensor) -> Any:
+        with torch.autocast("cpu"):
+            return double(x)
+
+    with pytest.raises(errors.RecordingError, match=r"inside torch.no_grad, torch.enable_grad or torch.autocast"):
+        fl.batch(cast)(ONES)
+
+
+def test_tensors_that_need_gradients_do_not_travel() -> None:
+    recording = fl.record(double, torch.ones(2, requires_grad=True))
+    for item in (recording, fl.plan([recording])):
+        with pytest.raises(
+            errors.RecordingError, match=r"needs gradients \(float32\[2\]\) cannot be sent to another process"
+        ):
+            pickle.dumps(item)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import pickle
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -295,3 +296,100 @@ def test_results_do_not_depend_on_threads(threads: int) -> None:
         check_law(model, trees, sources=model.parameters())
     finally:
         torch.set_num_threads(1)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_named_tuples_as_arguments() -> None:
+    total = fl.cell(lambda point: point.x + 2 * point.y)
+    inputs = [vector(2) for _ in range(3)]
+    check_law(lambda x: total(Point(x, total(Point(x, x)))), inputs, sources=inputs)
+
+
+def test_settings_that_are_equal_but_not_the_same() -> None:
+    scale = fl.cell(lambda x, by: x * by)
+    results = fl.batch(lambda by: scale(3, by=by))([2, 2.0, True])
+    assert [result.dtype for result in results] == [torch.int64, torch.float32, torch.int64]
+    assert [result.item() for result in results] == [6, 6.0, 3]
+
+
+def test_cells_named_like_inputs() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.constant = fl.cell(nn.Linear(2, 2).double())
+            self.tracked = fl.cell(nn.Linear(2, 2).double())
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.tracked(self.constant(x))
+
+    model = Model()
+    check_law(model, [vector(2) for _ in range(2)], sources=model.parameters())
+
+
+def test_stop_gradient_inside_a_cell() -> None:
+    """Some uses of a weight need gradients and some do not, in whatever order."""
+    linear = nn.Linear(3, 3).double()
+
+    def frozen_first(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            target = linear(x)
+        return linear(x) - target * 0.5
+
+    module = nn.Module()
+    module.linear = linear
+    module.forward = frozen_first
+    step = fl.cell(module)
+    inputs = [vector(3) for _ in range(3)]
+    check_law(lambda x: step(step(x)), inputs, sources=[*linear.parameters(), *inputs])
+
+
+def test_vmap_inside_a_cell() -> None:
+    linear = nn.Linear(3, 3).double()
+
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(self.linear)(x)
+
+    step = fl.cell(Mapped())
+    inputs = [vector(3) for _ in range(3)]
+    check_law(lambda x: step(step(x)), inputs, sources=[*linear.parameters(), *inputs])
+
+
+def test_batch_inside_a_cell_keeps_its_gradients() -> None:
+    linear = nn.Linear(2, 2).double()
+    inner = fl.cell(linear)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return fl.batch(lambda row: inner(inner(row)), stack=True)(list(self.linear(x)))
+
+    outer = fl.cell(Outer())
+    inputs = [vector(2) for _ in range(3)]
+    check_law(lambda x: outer(outer(x)), inputs, sources=[*linear.parameters(), *inputs])
+
+
+def test_dtype_changed_after_a_cell_was_used() -> None:
+    model, trees = TreeLSTM().float(), random_trees(4)
+    fl.batch(model)(trees)
+    model.double()
+    check_law(model, trees, sources=model.parameters())
+
+
+def test_an_unpickled_model_keeps_to_its_own_weights() -> None:
+    model, trees = TreeLSTM(), random_trees(3)
+    loaded = pickle.loads(pickle.dumps(model))
+    others = [TreeLSTM() for _ in range(20)]
+    check_law(loaded, trees, sources=loaded.parameters())
+    assert len({cell.key for m in (model, loaded, *others) for cell in (m.leaf, m.merge)}) == 2 * 22

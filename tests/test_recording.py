@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import foldloom as fl
-from foldloom.engine import to_tensor
+from foldloom.engine import column_to_tensor
 from foldloom.execution import run_one_by_one
 from foldloom.lazy.cell import find_cell
 from foldloom.recording import merge_recordings
@@ -106,7 +106,7 @@ def test_plans_made_in_workers(model: TreeLSTM, context: str) -> None:
 def test_the_oracle_runs_recordings_node_by_node(model: TreeLSTM) -> None:
     merged = merge_recordings([fl.record(model, tree) for tree in TREES])
     kernels = [None if op.is_input else find_cell(op.key, model).kernel(op) for op in merged.graph.ops]
-    inputs = [to_tensor(column, torch.device("cpu")) for column in merged.inputs]
+    inputs = [column_to_tensor(column, torch.device("cpu")) for column in merged.inputs]
     outputs = run_one_by_one(merged.graph, inputs, kernels)
     expected = [tensor for result in fl.one_by_one(model)(TREES) for tensor in result]
     assert_same(outputs, expected)

@@ -83,7 +83,7 @@ def test_lists_of_structures_become_structures_of_ragged() -> None:
     assert numbers.tolist() == [2, 0, 1]
     assert rows["pair"][0].values.tolist() == [0, 0.5, 0]
     assert rows["pair"][1].lengths.tolist() == [2, 0, 1]
-    assert rows["name"] == ["0", "1", "0"]
+    assert rows["name"] == [["0", "1"], [], ["0"]]
 
 
 def test_only_empty_lists() -> None:

@@ -57,6 +57,7 @@ class Buffers:
         gathered = [read.size * read.slots for read in reads if read.access is Access.GATHER]
         self._indices = iter(torch.from_numpy(plan.indices).to(device).split(gathered))
         self._inputs = plan.inputs
+        self._constant = [arena.constant for arena in plan.arenas]
         self._like = list(self._token)
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
@@ -64,7 +65,7 @@ class Buffers:
         writes: list[Write] = []
         tensors: list[torch.Tensor] = []
         for write, tensor in zip(self._inputs, inputs, strict=True):
-            if self._rows[write.arena].shape[0] < write.size:
+            if self._constant[write.arena]:
                 self._rows[write.arena] = tensor
             else:
                 writes.append(write)
@@ -124,8 +125,7 @@ class Buffers:
 
     def shared_rows(self, reads: Sequence[Read]) -> list[torch.Tensor]:
         """The arenas that the operands of these reads are part of, so that changing an operand would change them."""
-        shared = [self._rows[read.arena] for read in reads if read.access is not _GATHER]
-        return [rows for rows in shared if not rows.is_inference()]
+        return [self._rows[read.arena] for read in reads if read.access is not _GATHER]
 
 
 _GATHER = Access.GATHER

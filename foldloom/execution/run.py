@@ -6,7 +6,7 @@ exchange is the one autograd function that does. Its backward is the mirror imag
 gradient arenas, gradients of the outputs are slices of them. See `exchange` for why that is exact.
 
 Why not one autograd function around the whole plan, with a small graph per step inside? It was the first design. Calling
-the autograd engine anew for every step costs several times what an exchange does, and every tensor that a cell closes over
+the autograd engine anew for every step costs more than an exchange does, and every tensor that a cell closes over
 must be found and handed through by hand. With exchanges the engine runs once and finds them itself; double backward, hooks
 and autocast work because nothing stands in their way.
 """
@@ -38,7 +38,9 @@ def run_plan(
     ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
     each op, None for inputs.
     """
-    buffers = Buffers(plan, device)
+    # Buffers made in inference mode would not notice a cell that changes its arguments.
+    with torch.inference_mode(False), torch.no_grad():
+        buffers = Buffers(plan, device)
     writes: Sequence[Write]
     outputs: Sequence[torch.Tensor]
     writes, outputs = buffers.place_inputs(inputs)

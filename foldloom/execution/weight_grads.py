@@ -48,7 +48,7 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
             for owner in {id(child): child for module in modules for child in module.modules()}.values():
                 for name, weight in list(owner._parameters.items()):
                     if (
-                        weight is not None
+                        type(weight) is torch.nn.Parameter
                         and weight.requires_grad
                         and weight.ndim == 2
                         and weight.numel() >= LARGE_WEIGHT
@@ -83,7 +83,7 @@ class LateWeight(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         use = _USES.get(func)
-        if use is not None:
+        if use is not None and torch.is_grad_enabled() and not _autocasting() and not _transforming():
             result = use(*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
@@ -99,6 +99,12 @@ class LateWeight(torch.Tensor):
 
 def _weight_of(late: LateWeight) -> torch.nn.Parameter:
     return late.weight
+
+
+def _transforming() -> bool:
+    """Inside torch.vmap, torch.func.grad and their like, which take apart what an autograd function keeps together."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
 
 
 def _autocasting() -> bool:
@@ -267,8 +273,8 @@ def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     return _product(ledger, False, token, input, weight.weight, bias)
 
 
-def _use_product(input: torch.Tensor, other: torch.Tensor) -> Any:
-    if type(other) is not LateWeight or isinstance(input, LateWeight) or input.ndim < 2:
+def _use_product(input: torch.Tensor, other: torch.Tensor | None = None, **others: Any) -> Any:
+    if others or type(other) is not LateWeight or isinstance(input, LateWeight) or input.ndim < 2:
         return NotImplemented
     known = other.uses.get("product")
     if known is None:

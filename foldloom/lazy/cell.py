@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,9 @@ from foldloom.lazy.scope import scope
 _PROBE_SIZE = 3
 """How many members a cell is tried on to learn the types of its outputs."""
 
-Settings = tuple[tuple[str, Any], ...]
-"""Keyword arguments of a call, sorted by name."""
+Settings = tuple[tuple[str, Any, str], ...]
+"""Keyword arguments of a call, sorted by name, each with what tells it from values that merely equal it (1, 1.0, True)."""
 
-_numbers = itertools.count()
 _cell_of_key: weakref.WeakValueDictionary[str, Cell] = weakref.WeakValueDictionary()
 
 
@@ -35,23 +35,31 @@ class Signature:
     returns: Nesting
 
 
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
 class Cell(torch.nn.Module):
     """A function or module over tensors with the batch first, called with the arguments of one example.
 
-    A cell around a module shares that module's parameters, buffers and children under their own names, so that wrapping
-    changes no state dict.
+    A cell around a module shares that module's parameters, buffers, children and hooks under their own names, so that
+    wrapping changes no state dict and a hook on the cell is a hook on the module.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.__dict__["function"] = function
         if isinstance(function, torch.nn.Module):
-            for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-                self.__dict__[shared] = function.__dict__[shared]
+            for name, value in function.__dict__.items():
+                if name in _SHARED or name.endswith("_hooks"):
+                    self.__dict__[name] = value
             self.training = function.training
         self.label = getattr(function, "__name__", type(function).__name__)
         self._signatures: dict[Any, Signature] = {}
-        self._take_key(f"{self.label}#{next(_numbers)}")
+        self._take_key(self._new_key())
+
+    def _new_key(self) -> str:
+        # Unique across processes: a cell that was unpickled here must not meet a namesake.
+        return f"{self.label}#{uuid.uuid4().hex}"
 
     def _take_key(self, key: str) -> None:
         self.key = key
@@ -122,7 +130,7 @@ class Cell(torch.nn.Module):
     def _infer(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         if not types:
             raise _no_arguments(self)
-        returned = _probe(self, types, nesting, dict(settings))
+        returned = _probe(self, types, nesting, {name: value for name, value, _ in settings})
         outputs: list[Any] = []
         returns = flatten(returned, outputs)
         _check_leading(self, outputs, _PROBE_SIZE, types)
@@ -142,7 +150,7 @@ class Cell(torch.nn.Module):
             raise CellMismatchError(
                 f"the plan was made for another {op.label}: it expects {op}, but this one is {signature.op}"
             )
-        keywords = dict(settings)
+        keywords = {name: value for name, value, _ in settings}
         flat = signature.returns == (tuple, len(op.outputs), (None,) * len(op.outputs))
 
         def call(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -153,10 +161,21 @@ class Cell(torch.nn.Module):
             if flat:
                 return returned  # type: ignore[no-any-return]
             outputs: list[Any] = []
-            flatten(returned, outputs)
+            if flatten(returned, outputs) != signature.returns:
+                raise CellOutputError(
+                    f"cell {self.label} returned its results in another nesting than when its types were inferred; it must "
+                    "return the same structure, with the same keys in the same order, for every batch"
+                )
             return outputs
 
         return Kernel(op, call, self.module)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Cell:
+        # The weights change their dtype or device, and what the cell returns may change with them.
+        self._signatures.clear()
+        if isinstance(self.function, torch.nn.Module):
+            self.function._apply(fn, recurse)
+        return self
 
     def train(self, mode: bool = True) -> Cell:
         super().train(mode)
@@ -192,7 +211,7 @@ class Cell(torch.nn.Module):
         super().__setstate__(state)
         # A cell that arrives in another process answers for the plans of the one it came from. A copy within one process
         # is a cell of its own.
-        key = self.key if self.key not in _cell_of_key else f"{self.label}#{next(_numbers)}"
+        key = self.key if self.key not in _cell_of_key else self._new_key()
         self._take_key(key)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -284,8 +303,7 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
     Zeros suit most functions (they are valid rows of any table); some need positive numbers.
     """
     module = cell.module
-    buffers = [] if module is None else list(module.buffers())
-    saved = [buffer.clone() for buffer in buffers]
+    buffers = [] if module is None else [(buffer, buffer.clone()) for buffer in module.buffers()]
     failure: Exception | None = None
     for fill in (0, 1):
         arguments = [
@@ -301,8 +319,10 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
         except Exception as error:
             failure = failure or error
         finally:
-            for buffer, value in zip(buffers, saved, strict=True):
-                buffer.copy_(value)
+            for buffer, value in buffers:
+                # Writing what is there already would still count as a change to autograd.
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
     raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
 
 

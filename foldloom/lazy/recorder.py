@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.errors import ArgumentError, FoldloomError, ForeignValueError
+from foldloom.errors import ArgumentError, FoldloomError, ForeignValueError, RecordingError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Graph, Op, Type, input_op
 from foldloom.lazy.cell import Cell, Settings, unbatchable
@@ -23,7 +23,7 @@ from foldloom.lazy.scope import user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.recording import Column, Recording
 
-_CONTAINERS = frozenset((tuple, list, dict))
+_CONTAINERS = (tuple, list, dict)
 
 
 class _Call:
@@ -66,6 +66,8 @@ class Recorder:
     """The columns of a graph under construction. One recorder serves one thread, while one batch is recorded."""
 
     def __init__(self) -> None:
+        self._grad_enabled = torch.is_grad_enabled()
+        self._autocast = torch.is_autocast_enabled("cpu")
         self._devices_met: set[tuple[torch.device, Cell]] = set()
         self._ops: list[Op] = []
         self._calls: dict[Any, _Call] = {}
@@ -91,6 +93,8 @@ class Recorder:
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
+        if torch.is_grad_enabled() is not self._grad_enabled or torch.is_autocast_enabled("cpu") is not self._autocast:
+            raise self._other_mode(cell)
         if settings:
             return self._call_nested(cell, args, settings)
         operands: list[int] = []
@@ -105,7 +109,7 @@ class Recorder:
                 if arg._depth > depth:
                     depth = arg._depth
                 continue
-            if type(arg) in _CONTAINERS:
+            if isinstance(arg, _CONTAINERS):
                 done = zip(args, operands, types, strict=False)
                 handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
                 return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
@@ -250,6 +254,13 @@ class Recorder:
                 )
         self._devices_met.add((device, cell))
 
+    def _other_mode(self, cell: Cell) -> RecordingError:
+        return RecordingError(
+            f"cell {cell.label} was called inside torch.no_grad, torch.enable_grad or torch.autocast, which a cell that runs "
+            "later would not see. Put it inside the cell, use `x.detach()` there, or put all of fl.batch inside it"
+            f"\n  {self._where()}"
+        )
+
     def _foreign(self, cell: Cell | None, value: LazyTensor) -> ForeignValueError:
         doing = "returned from this example" if cell is None else f"given to cell {cell.label}"
         return ForeignValueError(
@@ -263,8 +274,8 @@ class Recorder:
 
 
 def _frozen(cell: Cell, settings: dict[str, Any]) -> Settings:
-    items = tuple(sorted(settings.items()))
-    for name, value in items:
+    items = tuple([(name, settings[name], repr(settings[name])) for name in sorted(settings)])
+    for name, value, _ in items:
         if isinstance(value, (LazyTensor, torch.Tensor, np.ndarray)):
             raise ArgumentError(
                 f"cell {cell.label} was given a tensor by keyword ({name}). Keyword arguments are settings; pass what is "

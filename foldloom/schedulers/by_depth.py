@@ -1,6 +1,6 @@
 """Batching by depth: nodes of one op at one depth run together (Looks et al. 2017, section 2).
 
-The whole schedule is one sort, with no loop over levels. Nodes of one op at different depths never meet; where that
+The whole schedule is a few array operations, with no loop over levels. Nodes of one op at different depths never meet; where that
 matters (losses at every node, sequences of different lengths feeding one op) by agenda needs fewer steps.
 """
 
