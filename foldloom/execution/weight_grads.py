@@ -2,7 +2,7 @@
 
 A weight that many steps use receives, from each of them, one product of (gradient, input). Taking these products step by step
 writes and adds the whole weight matrix every time, which for a chain of narrow steps costs more than the steps
-themselves. Here each use only notes its two factors, and the products are taken over many rows at a time.
+themselves. Here each narrow use only notes its two factors, and the products are taken over many rows at a time.
 
 While a plan runs, the weight matrices of its repeated cells are replaced by `LateWeight`, a tensor that computes like the
 weight but notes its uses. Autograd sees
@@ -30,6 +30,9 @@ ENOUGH_ROWS = 256
 
 LARGE_WEIGHT = 1 << 14
 """Noting a use costs a few dozen microseconds: for a weight of fewer numbers than this, its product is taken in less."""
+
+NARROW_STEP = 64
+"""From this many rows on, a step's own product is as fast per row as a collected one, and needs no note."""
 
 _swapping = threading.RLock()
 
@@ -263,6 +266,8 @@ class _Lookup(torch.autograd.Function):
 def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     if type(weight) is not LateWeight or isinstance(input, LateWeight) or isinstance(bias, LateWeight):
         return NotImplemented
+    if len(input) >= NARROW_STEP:
+        return functional.linear(input, weight.weight, bias)
     known = weight.uses.get(id(bias))
     if known is None:
         book = _ProductLedger(transposed=False, has_bias=bias is not None)
@@ -276,6 +281,8 @@ def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 def _use_product(input: torch.Tensor, other: torch.Tensor | None = None, **others: Any) -> Any:
     if others or type(other) is not LateWeight or isinstance(input, LateWeight) or input.ndim < 2:
         return NotImplemented
+    if len(input) >= NARROW_STEP:
+        return torch.matmul(input, other.weight)
     known = other.uses.get("product")
     if known is None:
         ledger, token = other.tap("product", _ProductLedger(transposed=True, has_bias=False), other.weight)
