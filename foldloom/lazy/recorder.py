@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import is_autocast_enabled, is_grad_enabled
 
 from foldloom.errors import ArgumentError, FoldloomError, ForeignValueError, RecordingError
 from foldloom.execution.kernels import type_of
@@ -66,8 +67,8 @@ class Recorder:
     """The columns of a graph under construction. One recorder serves one thread, while one batch is recorded."""
 
     def __init__(self) -> None:
-        self._grad_enabled = torch.is_grad_enabled()
-        self._autocast = torch.is_autocast_enabled("cpu")
+        self._grad_enabled = is_grad_enabled()
+        self._autocast = is_autocast_enabled("cpu")
         self._devices_met: set[tuple[torch.device, Cell]] = set()
         self._ops: list[Op] = []
         self._calls: dict[Any, _Call] = {}
@@ -93,7 +94,7 @@ class Recorder:
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
-        if torch.is_grad_enabled() is not self._grad_enabled or torch.is_autocast_enabled("cpu") is not self._autocast:
+        if is_grad_enabled() is not self._grad_enabled or is_autocast_enabled("cpu") is not self._autocast:
             raise self._other_mode(cell)
         if settings:
             return self._call_nested(cell, args, settings)
