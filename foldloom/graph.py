@@ -9,7 +9,7 @@ numbered in recording order, which is a topological order: a node may only use v
 
 An *input* is a node whose op has no operands and no cell: its value was given, not computed.
 
-This module knows numpy and nothing of torch: recording and planning run where torch is not installed.
+This module knows numpy and nothing of torch, as do recording, scheduling and placement below the front ends.
 """
 
 from __future__ import annotations
