@@ -5,25 +5,20 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import foldloom as fl
 from benchmarks.timing import interleaved, median_ratio
-from benchmarks.tree_lstm import Systems
+from benchmarks.tree_lstm import Systems, add_model_options
 
 SIZES = (256, 512, 1024, 2048, 4096, None)
 
 
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("step-size", description=__doc__, help="how large a step should be")
-    parser.add_argument("--hidden", type=int, default=150)
-    parser.add_argument("--embedding", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--sst", type=Path)
+    add_model_options(parser)
     parser.add_argument("--rounds", type=int, default=24)
     parser.set_defaults(run=run)
 

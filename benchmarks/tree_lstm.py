@@ -29,8 +29,7 @@ FOLDLOOM_AFRESH = "foldloom, recording"
 PRODUCTS = "matrix products alone"
 
 
-def add_command(commands: Any) -> None:
-    parser = commands.add_parser("tree-lstm", description=__doc__, help="training step of a Tree-LSTM")
+def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=int, default=150)
     parser.add_argument("--embedding", type=int, default=300)
     parser.add_argument("--batch", type=int, default=256)
@@ -38,6 +37,11 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--sst", type=Path, help="a treebank in bracket notation, such as SST's train.txt; default: random trees"
     )
+
+
+def add_command(commands: Any) -> None:
+    parser = commands.add_parser("tree-lstm", description=__doc__, help="training step of a Tree-LSTM")
+    add_model_options(parser)
     parser.add_argument(
         "--rounds", type=int, default=0, help="default: about 6,000 trees for each system, 16 rounds at least"
     )

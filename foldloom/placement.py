@@ -7,7 +7,7 @@ on are always a prefix of the step before, and a step reads them as a slice. Tre
 Everything is an array operation over all nodes, values or reads at once; Python runs once per block of a step.
 
 Tried and dropped: rows in the order of their *readers*, so that reading never copies. The copy moves to the write, where
-``index_copy_`` takes three times as long as ``index_select`` for the same rows.
+``index_copy_`` is much slower than ``index_select`` for the same rows.
 """
 
 from __future__ import annotations

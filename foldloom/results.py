@@ -8,6 +8,7 @@ first, items in order, the keys of a dict sorted so that two dicts of equal keys
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def template_of(result: Any, kind: type, outputs: list[Any]) -> Any:
 
 
 def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> list[Any]:
-    """The result of each example, with tensors of its own."""
+    """The result of each example. Its tensors are views of the blocks that hold those of all examples."""
     rows = [block.unbind(0) for block in blocks]
     if len(rows) == 1:
         tensors = iter(rows[0])
@@ -58,24 +59,14 @@ def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[An
 
 def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> Any:
     """One result in the nesting of an example's, each tensor stacked over the examples and each list a Ragged."""
-    if not templates:
-        raise StackError(
-            "an empty batch has no result whose nesting could be kept: check `if examples:` before stacking"
-        )
-    sizes = np.array([_size(template) for template in templates], np.int64)
-    return _Stacker(plan, blocks).stack(templates, starts_of(sizes), "result")
+    return _PlannedStacker(plan, blocks).stack_examples(templates)
 
 
 def stack_values(results: Sequence[Any]) -> Any:
     """The same for results that hold their tensors already, as examples run one by one do."""
     outputs: list[torch.Tensor] = []
     templates = [template_of(result, torch.Tensor, outputs) for result in results]
-    if not templates:
-        raise StackError(
-            "an empty batch has no result whose nesting could be kept: check `if examples:` before stacking"
-        )
-    sizes = np.array([_size(template) for template in templates], np.int64)
-    return _GivenStacker(outputs).stack(templates, starts_of(sizes), "result")
+    return _GivenStacker(outputs).stack_examples(templates)
 
 
 def _filled(template: Any, tensors: Iterator[torch.Tensor]) -> Any:
@@ -125,9 +116,20 @@ def _size(template: Any) -> int:
     return sum(map(_size, _items(template)))
 
 
-class _Stacker:
-    def __init__(self, plan: Plan, blocks: Sequence[torch.Tensor]) -> None:
-        self._plan, self._blocks = plan, blocks
+class _Stacker(ABC):
+    """Walks the templates of all examples side by side."""
+
+    @abstractmethod
+    def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
+        """The outputs of these numbers as one tensor."""
+
+    def stack_examples(self, templates: Sequence[Any]) -> Any:
+        if not templates:
+            raise StackError(
+                "an empty batch has no result whose nesting could be kept: check `if examples:` before stacking"
+            )
+        sizes = np.array([_size(template) for template in templates], np.int64)
+        return self.stack(templates, starts_of(sizes), "result")
 
     def stack(self, templates: Sequence[Any], starts: Ints, path: str) -> Any:
         """Stack templates whose outputs begin at the given numbers."""
@@ -179,8 +181,13 @@ class _Stacker:
         values = self.stack(elements, np.repeat(starts, lengths) + within, f"{path}[...]")
         return _ragged(values, torch.from_numpy(lengths), path)
 
+
+class _PlannedStacker(_Stacker):
+    def __init__(self, plan: Plan, blocks: Sequence[torch.Tensor]) -> None:
+        self._plan, self._blocks = plan, blocks
+
     def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
-        """The outputs of these numbers as one tensor: a view of the block they stand in where they are evenly spaced."""
+        """A view of the block they stand in, where they are evenly spaced."""
         blocks = self._plan.block_of_output[numbers]
         if (blocks != blocks[0]).any():
             types = sorted(

@@ -13,7 +13,7 @@ UNSCHEDULED = -1
 
 LARGEST_STEP = 1024
 """On a CPU, what a step of more members than this computes on the way no longer fits the caches: splitting it made a training
-step of a Tree-LSTM (hidden 150 and 256, batch 256) 5 % faster, forward and backward, and smaller pieces cost more than
+step of a Tree-LSTM (hidden 150, batch 256) 5 % faster, forward and backward, and smaller pieces cost more than
 they gain (`python -m benchmarks step-size`). A GPU has no such limit: give it ``largest_step=None``."""
 
 
