@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.execution import Kernel, run_plan
-from foldloom.graph import Ints
+from foldloom.execution import Buffers, Kernel, run_plan
+from foldloom.graph import Ints, Op
 from foldloom.placement import place
 from foldloom.plan import Plan, Statistics
 from foldloom.recording import Column, Recording, refuse_tracked
@@ -55,14 +55,15 @@ def execute(planned: Planned, kernels: Sequence[Kernel | None], device: torch.de
     """One tensor for each block of the plan's outputs."""
     # Buffers made in inference mode would not notice a cell that changes its arguments.
     with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
-        inputs = [column_to_tensor(column, device) for column in planned.inputs]
-    return run_plan(planned.plan, inputs, kernels, device)
+        given = [op for op in planned.plan.ops if op.is_input]
+        inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
+    return run_plan(planned.plan, inputs, kernels, Buffers(device))
 
 
-def column_to_tensor(column: Column, device: torch.device) -> torch.Tensor:
+def column_to_tensor(op: Op, column: Column, device: torch.device) -> torch.Tensor:
     if isinstance(column, np.ndarray):
         return torch.from_numpy(column).to(device)
-    return torch.stack(column).to(device)
+    return (torch.cat(column) if op.outputs[0].ragged else torch.stack(column)).to(device)
 
 
 def _reorder(column: Column, order: Ints) -> Column:

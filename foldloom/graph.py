@@ -9,6 +9,10 @@ numbered in recording order, which is a topological order: a node may only use v
 
 An *input* is a node whose op has no operands and no cell: its value was given, not computed.
 
+A *ragged* value (the words of a sentence, the children of a node) has rows: one value number for each, consecutively. An op
+with a ragged operand takes any number of rows for it, from anywhere, so that stacking a list, taking a row of a
+stack, or joining two of them is a matter of numbers and copies nothing.
+
 This module knows numpy and nothing of torch, as do recording, scheduling and placement below the front ends.
 """
 
@@ -17,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,18 +30,24 @@ Ints = npt.NDArray[np.int64]
 
 _FLOATING = ("float", "bfloat", "complex")
 
+ANY = -1
+"""The first dimension of a ragged type."""
+
 
 class Type:
     """The shape and dtype of one value of one example, without a batch dimension.
 
-    Types are interned, so that two equal types are one object and a signature compares by identity.
+    Types are interned, so that two equal types are one object and a signature compares by identity. The first dimension
+    of a ragged type is `ANY`; ``row`` is the type of one of its rows, and of any other type the type itself.
     """
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("dtype", "ragged", "row", "shape")
     _interned: ClassVar[dict[tuple[tuple[int, ...], str], Type]] = {}
 
     shape: tuple[int, ...]
     dtype: str
+    ragged: bool
+    row: Type
 
     def __new__(cls, shape: Iterable[int], dtype: str) -> Type:
         key = (tuple(shape), dtype)
@@ -46,6 +56,8 @@ class Type:
             known = super().__new__(cls)
             object.__setattr__(known, "shape", key[0])
             object.__setattr__(known, "dtype", dtype)
+            object.__setattr__(known, "ragged", key[0][:1] == (ANY,))
+            object.__setattr__(known, "row", Type(key[0][1:], dtype) if known.ragged else known)
             known = cls._interned.setdefault(key, known)
         return known
 
@@ -60,26 +72,28 @@ class Type:
         return self.dtype.startswith(_FLOATING)
 
     def __repr__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}[{', '.join('*' if size == ANY else str(size) for size in self.shape)}]"
 
 
 @dataclass(frozen=True)
 class Op:
     """The unit of batching: nodes of equal ops may share a step, and nothing else may.
 
-    Equality is exact and covers everything that tells two calls apart: which cell (``key``), the settings it was called
-    with (``settings``, the keyword arguments and the nesting of the positional ones), and the types.
+    Equality is exact and covers everything that tells two calls apart: which cell or function (``key``), the settings it
+    was called with (``settings``, the keyword arguments and the nesting of the positional ones), the weights that it was given
+    (``shared``, by name), and the types.
     """
 
     key: str
     inputs: tuple[Type, ...]
     outputs: tuple[Type, ...]
     settings: Hashable = ()
+    shared: tuple[str, ...] = ()
     label: str = field(default="", compare=False)
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.key, self.inputs, self.outputs, self.settings))
+        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared))
 
     def __hash__(self) -> int:
         return self._hash
@@ -90,7 +104,7 @@ class Op:
 
     @property
     def is_input(self) -> bool:
-        return self.key in (CONSTANT, TRACKED)
+        return self.key in (CONSTANT, TRACKED, EARLIER)
 
     def __str__(self) -> str:
         arguments = ", ".join(map(repr, self.inputs))
@@ -104,11 +118,29 @@ CONSTANT = "<constant>"
 TRACKED = "<tracked>"
 """The key of inputs through which gradients flow back to the tensors that were given."""
 
+EARLIER = "<earlier>"
+"""The key of values that an earlier plan of the same batch has computed and placed."""
+
 
 @cache
 def input_op(type: Type, is_tensor: bool, tracked: bool) -> Op:
     """Numbers and arrays are kept apart from tensors: they travel between processes in a different form."""
     return Op(TRACKED if tracked else CONSTANT, (), (type,), "tensor" if is_tensor else "array")
+
+
+class Slots(NamedTuple):
+    """The operands, or the outputs, of every node: how many there are, and how many rows each has (None: one each)."""
+
+    of_node: Ints
+    rows: Ints | None
+
+    @property
+    def rows_of_node(self) -> Ints:
+        if self.rows is None:
+            return self.of_node
+        total = np.append(0, np.cumsum(self.rows))
+        ends = np.cumsum(self.of_node)
+        return total[ends] - total[ends - self.of_node]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +150,8 @@ class Graph:
     ``depth_of_node`` is 0 for inputs and one more than the deepest operand otherwise; it is a column because the
     recorder knows it for almost nothing while deriving it afterwards would take a pass per level; ``value_count`` is there
     because a merge needs it of hundreds of graphs.
-    ``outputs`` are the values that somebody will look at, in the order in which they were returned.
+    ``outputs`` are the values that somebody will look at, in the order in which they were returned. ``lengths`` has, for each
+    node in turn, the number of rows of each of its ragged operands and then of each of its ragged outputs.
     """
 
     ops: tuple[Op, ...]
@@ -128,6 +161,7 @@ class Graph:
     nodes_of_example: Ints
     outputs: Ints
     value_count: int
+    lengths: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def node_count(self) -> int:
@@ -139,13 +173,35 @@ class Graph:
         return len(self.nodes_of_example)
 
     @cached_property
+    def operand_slots(self) -> Slots:
+        return self._slots([op.inputs for op in self.ops], [op.outputs for op in self.ops], operands=True)
+
+    @cached_property
+    def output_slots(self) -> Slots:
+        return self._slots([op.outputs for op in self.ops], [op.inputs for op in self.ops], operands=False)
+
+    def _slots(self, types: list[tuple[Type, ...]], others: list[tuple[Type, ...]], *, operands: bool) -> Slots:
+        of_node = np.array([len(op) for op in types], np.int64)[self.op_of_node]
+        if not len(self.lengths):
+            return Slots(of_node, None)
+        ragged = np.array([[sum(type.ragged for type in op) for op in side] for side in (types, others)], np.int64)
+        ours, theirs = ragged[:, self.op_of_node]
+        first_length = starts_of(ours + theirs) + (0 if operands else theirs)
+        rows = np.ones(int(of_node.sum()), np.int64)
+        is_ragged = np.concatenate([[type.ragged for type in op] for op in types] or [[]]).astype(bool)
+        first_type = starts_of(np.array([len(op) for op in types], np.int64))
+        rows[is_ragged[runs_of(first_type[self.op_of_node], of_node)]] = self.lengths[runs_of(first_length, ours)]
+        return Slots(of_node, rows)
+
+    @cached_property
     def arity_of_node(self) -> Ints:
-        return np.array([len(op.inputs) for op in self.ops], np.int64)[self.op_of_node]
+        """How many values each node reads."""
+        return self.operand_slots.rows_of_node
 
     @cached_property
     def width_of_node(self) -> Ints:
         """How many values each node makes."""
-        return np.array([len(op.outputs) for op in self.ops], np.int64)[self.op_of_node]
+        return self.output_slots.rows_of_node
 
     @cached_property
     def first_operand_of_node(self) -> Ints:
@@ -165,7 +221,7 @@ class Graph:
 
     def __getstate__(self) -> dict[str, Any]:
         # Derived columns are cheaper to make again than to send to another process.
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def __str__(self) -> str:
         lines = [f"graph of {self.example_count} examples, {self.node_count} nodes"]
@@ -178,6 +234,11 @@ def starts_of(counts: Ints) -> Ints:
     """Where each of several consecutive runs begins."""
     ends = np.cumsum(counts)
     return ends - counts
+
+
+def runs_of(starts: Ints, counts: Ints) -> Ints:
+    """Several runs of consecutive numbers, one after the other."""
+    return np.arange(int(counts.sum())) + np.repeat(starts - starts_of(counts), counts)
 
 
 def concatenate(columns: Sequence[Ints]) -> Ints:
@@ -200,6 +261,7 @@ def merge(graphs: Sequence[Graph]) -> Graph:
         nodes_of_example=concatenate([graph.nodes_of_example for graph in graphs]),
         outputs=concatenate([graph.outputs for graph in graphs]) + np.repeat(value_offsets, output_counts),
         value_count=int(value_counts.sum()),
+        lengths=concatenate([graph.lengths for graph in graphs if len(graph.lengths)]),
     )
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foldloom.errors import PlanError
-from foldloom.graph import Ints, Op, Type
+from foldloom.graph import EARLIER, Ints, Op, Type
 
 
 class Access(Enum):
@@ -35,7 +35,8 @@ class Read(NamedTuple):
     """``slots`` neighbouring operands of ``size`` rows each, from one arena.
 
     ``start`` is a row of the arena for a slice or a broadcast, and a position in ``Plan.indices`` for a gather. Only
-    gathers have more than one slot.
+    gathers have more than one slot. ``lengths`` is the position in ``Plan.lengths`` where the rows of each member are told, if
+    the operand is ragged.
     """
 
     arena: int
@@ -43,6 +44,7 @@ class Read(NamedTuple):
     start: int
     size: int
     slots: int = 1
+    lengths: int = -1
 
 
 class Write(NamedTuple):
@@ -64,9 +66,12 @@ class Step(NamedTuple):
 
 
 class Arena(NamedTuple):
+    """``kept`` rows were written by earlier plans of the same batch."""
+
     type: Type
     rows: int
     constant: bool
+    kept: int = 0
 
     @property
     def differentiable(self) -> bool:
@@ -95,7 +100,8 @@ class Statistics:
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Inputs are placed first, then the steps run in order, then ``outputs`` are read: one block for each arena that holds an output, its values in the order of the
-    graph's outputs. ``block_of_output`` and ``row_of_output`` say where each output stands in those blocks.
+    graph's outputs. ``block_of_output`` and ``row_of_output`` say where each output stands in those blocks. ``lengths`` has, for each
+    ragged operand of each step, the number of rows of each member.
 
     ``inputs`` has one write for each input op, in the order of ``ops``; ``input_order`` says, op after op, which of the
     given inputs stands in each row of it.
@@ -108,6 +114,7 @@ class Plan:
     steps: tuple[Step, ...]
     nodes: Ints
     indices: Ints
+    lengths: Ints
     outputs: tuple[Read, ...]
     block_of_output: Ints
     row_of_output: Ints
@@ -137,14 +144,18 @@ class Plan:
             return np.full(read.size, read.start, np.int64)
         return np.arange(read.start, read.start + read.size)
 
+    def lengths_of(self, read: Read, members: int) -> Ints:
+        """The rows of each member, of a read that is ragged."""
+        return self.lengths[read.lengths : read.lengths + members]
+
     def check(self) -> None:
         """Prove the plan well formed, or raise a PlanError.
 
         Every row of every arena is written exactly once, in order, before anything reads it; every step reads and writes what its op
         takes and makes; every node runs exactly once.
         """
-        written = [np.zeros(arena.rows, bool) for arena in self.arenas]
-        input_ops = [op for op in self.ops if op.is_input]
+        written = [np.arange(arena.rows) < arena.kept for arena in self.arenas]
+        input_ops = [op for op in self.ops if op.is_input and op.key != EARLIER]
         if len(input_ops) != len(self.inputs):
             raise PlanError(f"the plan places {len(self.inputs)} inputs for {len(input_ops)} input ops")
         for op, write in zip(input_ops, self.inputs, strict=True):
@@ -156,7 +167,7 @@ class Plan:
             if len(step.writes) != len(op.outputs):
                 raise PlanError(f"{where} writes {len(step.writes)} blocks for {len(op.outputs)} outputs")
             for type, write in zip(op.outputs, step.writes, strict=True):
-                if write.size != step.size:
+                if not type.ragged and write.size != step.size:
                     raise PlanError(f"{where} has {step.size} members and writes {write.size} rows")
                 self._check_write(where, type, write, written)
         for read in self.outputs:
@@ -164,12 +175,13 @@ class Plan:
         for number, rows in enumerate(written):
             if not rows.all():
                 raise PlanError(f"row {int(np.argmin(rows))} of arena {number} is never written")
-        computing = int(self.nodes_of_example.sum()) - len(self.input_order)
+        is_whole = not any(op.key == EARLIER for op in self.ops)
+        computing = int(self.nodes_of_example.sum()) - len(self.input_order) if is_whole else len(self.nodes)
         if not len(np.unique(self.nodes)) == len(self.nodes) == computing == sum(step.size for step in self.steps):
             raise PlanError("a node runs twice or not at all")
 
     def _check_write(self, where: str, type: Type, write: Write, written: Sequence[np.ndarray]) -> None:
-        if self.arenas[write.arena].type is not type:
+        if self.arenas[write.arena].type is not type.row:
             raise PlanError(f"{where} writes {type} into an arena of {self.arenas[write.arena].type}")
         rows = written[write.arena][write.start : write.start + write.size]
         if len(rows) != write.size:
@@ -187,9 +199,10 @@ class Plan:
         if len(found) != len(types):
             raise PlanError(f"{where} reads {len(found)} operands where its op takes {len(types)}")
         for slot, (type, read) in enumerate(zip(types, found, strict=True)):
-            if read.size != count:
+            expected = int(self.lengths_of(read, count).sum()) if type.ragged else count
+            if read.size != expected:
                 raise PlanError(f"{where} has {count} members and reads {read.size} rows for operand {slot}")
-            if self.arenas[read.arena].type is not type:
+            if read.size and self.arenas[read.arena].type is not type.row:
                 raise PlanError(f"{where} reads {self.arenas[read.arena].type} for operand {slot}, which takes {type}")
         for read in reads:
             rows = self.rows_of(read)

@@ -106,7 +106,10 @@ def test_plans_made_in_workers(model: TreeLSTM, context: str) -> None:
 def test_the_oracle_runs_recordings_node_by_node(model: TreeLSTM) -> None:
     merged = merge_recordings([fl.record(model, tree) for tree in TREES])
     kernels = [None if op.is_input else find_cell(op.key, model).kernel(op) for op in merged.graph.ops]
-    inputs = [column_to_tensor(column, torch.device("cpu")) for column in merged.inputs]
+    given = [op for op in merged.graph.ops if op.is_input]
+    inputs = [
+        column_to_tensor(op, column, torch.device("cpu")) for op, column in zip(given, merged.inputs, strict=True)
+    ]
     outputs = run_one_by_one(merged.graph, inputs, kernels)
     expected = [tensor for result in fl.one_by_one(model)(TREES) for tensor in result]
     assert_same(outputs, expected)

@@ -27,38 +27,71 @@ import torch
 
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.pool import empty, zeros
-from foldloom.plan import Access, Plan, Read, Write
+from foldloom.plan import Access, Arena, Plan, Read, Write
 
 
 class Buffers:
-    """The arenas of one run, and where autograd stands with each of them.
+    """The arenas of one batch, and where autograd stands with each of them.
 
-    Exchanges must come in the order of the plan's steps.
+    A batch may take several plans, each going on where the one before has ended; then arenas grow. Exchanges must come in
+    the order of a plan's steps.
     """
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
-        self._untracked = {number for number, arena in enumerate(plan.arenas) if not arena.differentiable}
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._untracked: set[int] = set()
         self._rows: list[torch.Tensor] = []
         self._token: list[torch.Tensor] = []
+        self._like: list[torch.Tensor] = []
+        self._constant: list[bool] = []
+        self._inputs: Sequence[Write] = ()
         self._unwritten: list[Iterator[torch.Tensor]] = []
+        self._indices: Iterator[torch.Tensor] = iter(())
+
+    def admit(self, plan: Plan) -> None:
+        """Make room for a plan, whose exchanges come next."""
         rows_of_write: list[list[int]] = [[] for _ in plan.arenas]
         for write in (*plan.inputs, *[write for step in plan.steps for write in step.writes]):
             rows_of_write[write.arena].append(write.size)
-        for arena, sizes in zip(plan.arenas, rows_of_write, strict=True):
-            shape, dtype = (arena.rows, *arena.type.shape), dtype_of(arena.type)
-            # Constants are read where they are; see place_inputs.
-            rows = empty((0,) if arena.constant else shape, dtype, device)
-            self._rows.append(rows)
-            self._token.append(torch.empty((), dtype=dtype, device=device).expand(shape))
+        # Moves of earlier plans keep the shapes that their tokens had.
+        self._like = list(self._like)
+        self._unwritten = []
+        for number, (arena, sizes) in enumerate(zip(plan.arenas, rows_of_write, strict=True)):
+            if number == len(self._rows):
+                self._add(arena)
+            elif arena.rows > len(self._like[number]):
+                self._grow(number, arena)
             # Writing goes through an alias with a version counter of its own (`.data`): autograd would otherwise take
             # every write for a change of the rows that earlier steps saved for their backward.
-            self._unwritten.append(iter(() if arena.constant else rows.data.split(sizes)))
+            fresh = () if arena.constant else self._rows[number].data[arena.kept : arena.rows].split(sizes)
+            self._unwritten.append(iter(fresh))
         reads = (*[read for step in plan.steps for read in step.reads], *plan.outputs)
         gathered = [read.size * read.slots for read in reads if read.access is Access.GATHER]
-        self._indices = iter(torch.from_numpy(plan.indices).to(device).split(gathered))
+        self._indices = iter(torch.from_numpy(plan.indices).to(self._device).split(gathered))
         self._inputs = plan.inputs
-        self._constant = [arena.constant for arena in plan.arenas]
-        self._like = list(self._token)
+
+    def _add(self, arena: Arena) -> None:
+        shape, dtype = (arena.rows, *arena.type.shape), dtype_of(arena.type)
+        # Constants are read where they are; see place_inputs.
+        self._rows.append(empty((0,) if arena.constant else shape, dtype, self._device))
+        self._token.append(torch.empty((), dtype=dtype, device=self._device).expand(shape))
+        self._like.append(self._token[-1])
+        self._constant.append(arena.constant)
+        if not arena.differentiable:
+            self._untracked.add(len(self._rows) - 1)
+
+    def _grow(self, number: int, arena: Arena) -> None:
+        old = self._rows[number]
+        shape = (max(arena.rows, 2 * len(old)), *arena.type.shape)
+        self._rows[number] = empty(shape, old.dtype, self._device)
+        self._rows[number].data[: arena.kept].copy_(old[: arena.kept])
+        self._like[number] = torch.empty((), dtype=old.dtype, device=self._device).expand(shape)
+        token = self._token[number]
+        self._token[number] = _Grow.apply(token, self._like[number]) if token.requires_grad else self._like[number]
+
+    def values_of(self, arena: int, rows: torch.Tensor) -> torch.Tensor:
+        """Rows that have been written, for somebody who wants their values and no gradients."""
+        return self._rows[arena].index_select(0, rows.to(self._device))
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         """Take the constants as they are; what is left must be written by the first exchange."""
@@ -252,6 +285,21 @@ class _Exchange(torch.autograd.Function):
             arena = gradients[write.arena]
             outputs.append(None if arena is None else arena[write.start : write.start + write.size])
         return (None, None, None, *gradients.values(), *outputs)
+
+
+class _Grow(torch.autograd.Function):
+    """The token of an arena that has grown: the gradient of what it was before is the first rows of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, token: torch.Tensor, grown: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.rows = len(token)
+        return grown.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+        (grad,) = grads
+        return None if grad is None else grad[: ctx.rows], None
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from foldloom.errors import CellOutputError
 from foldloom.graph import Op, Type
+from foldloom.ragged import Ragged
 
 
 class Kernel:
     """The batched function of one op: blocks of operands in, blocks of outputs out, the batch dimension first.
 
-    ``module`` is where its weights live, if it has any.
+    Ragged operands and outputs are `Ragged`. ``module`` is where its weights live, if it has any.
     """
 
     def __init__(
-        self, op: Op, call: Callable[..., Sequence[torch.Tensor]], module: torch.nn.Module | None = None
+        self, op: Op, call: Callable[..., Sequence[Any]], module: torch.nn.Module | None = None
     ) -> None:
         self.op = op
         self.call = call
         self.module = module
-        self._expected = [(type.shape, dtype_of(type)) for type in op.outputs]
+        self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))
+        self._expected = [(type.row.shape, dtype_of(type)) for type in op.outputs]
 
-    def check(self, outputs: Sequence[torch.Tensor], count: int) -> None:
+    def check(self, outputs: Sequence[torch.Tensor], counts: Sequence[int]) -> None:
         """An arena would take a wrong dtype or a broadcastable shape without a word; so ask before writing."""
         if len(outputs) != len(self._expected):
             raise CellOutputError(
-                f"cell {self.op.label} returned {len(outputs)} tensors for {count} members, but {len(self._expected)} when "
+                f"cell {self.op.label} returned {len(outputs)} tensors for {counts[0]} members, but {len(self._expected)} when "
                 "its types were inferred; it must return the same number for every batch"
             )
-        for output, (shape, dtype) in zip(outputs, self._expected, strict=True):
+        for output, count, (shape, dtype) in zip(outputs, counts, self._expected, strict=True):
             if output.shape != (count, *shape) or output.dtype is not dtype:
                 expected = Type((count, *shape), _name(dtype))
                 raise CellOutputError(
@@ -39,6 +42,14 @@ class Kernel:
                     "have the batch as its first dimension, and shape and dtype that do not depend on the values or on "
                     "how many members there are"
                 )
+
+
+def member_of(operand: torch.Tensor | Ragged, member: int) -> torch.Tensor | Ragged:
+    """What a step of this one member would be given."""
+    if isinstance(operand, torch.Tensor):
+        return operand[member : member + 1]
+    start, length = int(operand.lengths[:member].sum()), int(operand.lengths[member])
+    return Ragged(operand.values[start : start + length], operand.lengths[member : member + 1])
 
 
 def dtype_of(type: Type) -> torch.dtype:

@@ -5,32 +5,49 @@ Slow, and too simple to be wrong. Everything else is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from foldloom.execution.kernels import Kernel
-from foldloom.graph import Graph
+from foldloom.execution.kernels import Kernel, dtype_of
+from foldloom.graph import Graph, Type
+from foldloom.ragged import Ragged
 
 
 def run_one_by_one(
     graph: Graph, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None]
 ) -> list[torch.Tensor]:
-    """The graph's outputs, each unbatched. ``inputs`` has one tensor for each input op, in recording order."""
+    """The graph's outputs, each unbatched. ``inputs`` has one tensor of rows for each input op, in recording order."""
     given = {
         number: iter(tensor)
         for number, tensor in zip((i for i, op in enumerate(graph.ops) if op.is_input), inputs, strict=True)
     }
     values: list[torch.Tensor] = []
-    first_operand, arity = graph.first_operand_of_node.tolist(), graph.arity_of_node.tolist()
-    operands = graph.operands.tolist()
-    for node, op in enumerate(graph.op_of_node.tolist()):
+    operands = iter(graph.operands.tolist())
+    lengths = iter(graph.lengths.tolist())
+    for op in graph.op_of_node.tolist():
         kernel = kernels[op]
         if kernel is None:
-            values.append(next(given[op]))
+            rows = next(lengths) if graph.ops[op].outputs[0].ragged else 1
+            values += [next(given[op]) for _ in range(rows)]
             continue
-        start = first_operand[node]
-        outputs = kernel.call(*[values[value].unsqueeze(0) for value in operands[start : start + arity[node]]])
-        kernel.check(outputs, 1)
-        values += [output.squeeze(0) for output in outputs]
+        arguments = [_operand(type, values, operands, lengths) for type in kernel.op.inputs]
+        outputs = [_rows(output) for output in kernel.call(*arguments)]
+        kernel.check(outputs, [next(lengths) if type.ragged else 1 for type in kernel.op.outputs])
+        for output in outputs:
+            values += output
     return [values[value] for value in graph.outputs.tolist()]
+
+
+def _operand(
+    type: Type, values: list[torch.Tensor], operands: Iterator[int], lengths: Iterator[int]
+) -> torch.Tensor | Ragged:
+    if not type.ragged:
+        return values[next(operands)].unsqueeze(0)
+    rows = [values[next(operands)] for _ in range(next(lengths))]
+    block = torch.stack(rows) if rows else torch.empty((0, *type.row.shape), dtype=dtype_of(type))
+    return Ragged(block, torch.tensor([len(rows)]))
+
+
+def _rows(output: torch.Tensor | Ragged) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output.values

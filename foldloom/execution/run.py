@@ -20,9 +20,10 @@ import torch
 from foldloom.collector import collector_resting
 from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.exchange import Buffers
-from foldloom.execution.kernels import Kernel, describe
+from foldloom.execution.kernels import Kernel, describe, member_of
 from foldloom.execution.weight_grads import weight_grads_once
 from foldloom.plan import Plan, Step, Write
+from foldloom.ragged import Ragged
 
 _IN_PLACE = (
     "cell {label} changes one of its arguments in place. Other cells may read the same value: write `x = x + 1` instead of "
@@ -31,7 +32,7 @@ _IN_PLACE = (
 
 
 def run_plan(
-    plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], device: torch.device
+    plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], buffers: Buffers
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of a plan, one tensor for each block of ``plan.outputs``.
 
@@ -39,8 +40,8 @@ def run_plan(
     each op, None for inputs.
     """
     # Buffers made in inference mode would not notice a cell that changes its arguments.
-    with torch.inference_mode(False), torch.no_grad():
-        buffers = Buffers(plan, device)
+    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
+        buffers.admit(plan)
     writes: Sequence[Write]
     outputs: Sequence[torch.Tensor]
     writes, outputs = buffers.place_inputs(inputs)
@@ -50,19 +51,33 @@ def run_plan(
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
             operands = buffers.exchange(writes, outputs, step.reads)
             shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
-            outputs = _call(kernel, operands, plan, number, step)
+            outputs = _call(kernel, operands if not kernel.is_ragged else _with_lengths(plan, step, operands), plan, number, step)
             writes = step.writes
             if any(rows._version != version for rows, version in shared):
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
     return tuple(buffers.exchange(writes, outputs, plan.outputs))
 
 
+def _with_lengths(plan: Plan, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor | Ragged]:
+    """Ragged operands as such."""
+    remaining = iter(operands)
+    result: list[torch.Tensor | Ragged] = []
+    for read in step.reads:
+        if read.lengths < 0:
+            result += [next(remaining) for _ in range(read.slots)]
+        else:
+            result.append(Ragged(next(remaining), torch.from_numpy(plan.lengths_of(read, step.size))))
+    return result
+
+
 def _call(
-    kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step
+    kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], plan: Plan, number: int, step: Step
 ) -> Sequence[torch.Tensor]:
     try:
         outputs = kernel.call(*operands)
-        kernel.check(outputs, step.size)
+        if kernel.is_ragged:
+            outputs = [output.values if isinstance(output, Ragged) else output for output in outputs]
+        kernel.check(outputs, [write.size for write in step.writes])
     except CellOutputError:
         raise
     except Exception as error:
@@ -73,7 +88,7 @@ def _call(
 
 
 def _explain(
-    kernel: Kernel, operands: Sequence[torch.Tensor], plan: Plan, number: int, step: Step, error: Exception
+    kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], plan: Plan, number: int, step: Step, error: Exception
 ) -> str:
     examples = plan.examples_of(step)
     culprit = _first_failing_member(kernel, operands, step.size)
@@ -82,15 +97,15 @@ def _explain(
         if culprit is not None
         else f"{step.size} members together (each alone succeeds), of examples {_some(sorted(set(examples.tolist())))}"
     )
-    shapes = ", ".join(describe(operand) for operand in operands)
+    shapes = ", ".join(describe(operand) if isinstance(operand, torch.Tensor) else repr(operand) for operand in operands)
     return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}"
 
 
-def _first_failing_member(kernel: Kernel, operands: Sequence[torch.Tensor], count: int) -> int | None:
+def _first_failing_member(kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], count: int) -> int | None:
     with torch.no_grad():
         for member in range(count):
             try:
-                kernel.call(*[operand[member : member + 1] for operand in operands])
+                kernel.call(*[member_of(operand, member) for operand in operands])
             except Exception:
                 return member
     return None

@@ -135,7 +135,7 @@ class Cell(torch.nn.Module):
         returns = flatten(returned, outputs)
         _check_leading(self, outputs, _PROBE_SIZE, types)
         output_types = tuple([type_of(output[0]) for output in outputs])
-        return Signature(Op(self.key, types, output_types, (nesting, settings), self.label), returns)
+        return Signature(Op(self.key, types, output_types, (nesting, settings), label=self.label), returns)
 
     def kernel(self, op: Op) -> Kernel:
         """The batched function of one of this cell's ops, made in this process or in another."""

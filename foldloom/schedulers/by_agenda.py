@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foldloom.graph import Graph, Ints, starts_of
+from foldloom.graph import Graph, Ints, runs_of, starts_of
 from foldloom.schedulers.base import UNSCHEDULED, Scheduler
 
 
@@ -33,7 +33,7 @@ class ByAgenda(Scheduler):
             agenda[op] = []
             schedule[nodes] = step
             step += 1
-            woken = _runs(readers, first_reader[nodes], reader_count[nodes])
+            woken = readers[runs_of(first_reader[nodes], reader_count[nodes])]
             if len(woken):
                 np.subtract.at(waiting_for, woken, 1)
                 freed = np.unique(woken[waiting_for[woken] == 0])
@@ -62,8 +62,3 @@ def _put(agenda: list[list[Ints]], op_of_node: Ints, nodes: Ints) -> list[int]:
         agenda[op].append(nodes if len(found) == 1 else nodes[ops == op])
     return found
 
-
-def _runs(array: Ints, starts: Ints, counts: Ints) -> Ints:
-    """The concatenation of several runs of an array."""
-    total = int(counts.sum())
-    return array[np.arange(total) + np.repeat(starts - starts_of(counts), counts)]
