@@ -35,13 +35,13 @@ class BiLSTM(nn.Module):
         return [torch.cat(both) for both in zip(from_left, from_right, strict=True)]
 
     @staticmethod
-    def run(cell: nn.Module, vectors: list[Tensor]) -> list[Tensor]:
-        state: tuple[Tensor, Tensor] | None = None
-        hidden = []
+    def run(lstm: nn.LSTMCell, vectors: list[Tensor]) -> list[Tensor]:
+        h = c = torch.zeros(lstm.hidden_size)
+        states = []
         for vector in vectors:
-            state = cell(vector, state)
-            hidden.append(state[0])
-        return hidden
+            h, c = lstm(vector, (h, c))
+            states.append(h)
+        return states
 
 
 class BiLSTMTagger(nn.Module):

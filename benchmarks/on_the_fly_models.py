@@ -1,0 +1,223 @@
+"""The four tasks of Neubig, Goldberg, Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017.
+
+The programs are those of ``examples``, at the sizes of the paper: nothing in them knows of batches. Beside each stands what one
+writes by hand where that can be done, on the same weights: packed sequences for the taggers, level by level for the trees.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence
+
+import foldloom as fl
+from benchmarks import tree_lstm_models
+from benchmarks.corpora import (
+    character_task,
+    headed_words,
+    labelled_trees,
+    parsing_task,
+    phrase_of,
+    tagged_words,
+    tagging_task,
+)
+from examples.bilstm_tagger import BiLSTMTagger
+from examples.character_tagger import CharacterTagger, Token
+from examples.transition_parser import TransitionParser
+from examples.tree_lstm import TreeLSTM
+
+
+class Task(ABC):
+    """A program, sentences to train it on, and the same by hand."""
+
+    cells: tuple[str, ...]
+    """The modules that one would make cells."""
+    model: nn.Module
+    examples: list[Any]
+    sizes: str
+    over_sequences = False
+    """Whether by hand, even one sentence alone runs in few large kernels."""
+
+    def with_cells(self) -> Any:
+        """The program with some of its modules made cells, on the same weights."""
+        model = copy.deepcopy(self.model, {id(weights): weights for weights in self.model.parameters()})
+        for path in self.cells:
+            owner, _, name = path.rpartition(".")
+            setattr(model.get_submodule(owner), name, fl.cell(model.get_submodule(path)))
+        return model
+
+    @property
+    def has_by_hand(self) -> bool:
+        return type(self).by_hand is not Task.by_hand
+
+    def by_hand(self, numbers: Sequence[int]) -> Tensor:
+        """The summed loss of some of the examples."""
+        raise NotImplementedError(f"nobody writes {type(self).__name__} by hand")
+
+    @abstractmethod
+    def size(self, number: int) -> int:
+        """How much work an example is, to pick a fair few of a batch."""
+
+
+class Tagging(Task):
+    cells = ("embed", "context.rightward", "context.leftward", "score")
+    over_sequences = True
+
+    def __init__(self, folder: Path | None, count: int) -> None:
+        examples, words, tags = tagging_task(tagged_words(folder, count))
+        self.examples = examples[:count]
+        self.model = model = BiLSTMTagger(words, embedding=128, hidden=50, scorer=32, tags=tags)
+        model.embed.sparse = True
+        self.sizes = f"{words:,} words of 128, LSTMs of 50, hidden layer of 32, {tags} tags"
+        self.context = joined(model.context.rightward, model.context.leftward)
+        self.words = [torch.tensor(example.words) for example in self.examples]
+        self.tags = [torch.tensor(example.tags) for example in self.examples]
+        self.embed, self.score = model.embed, model.score
+
+    def by_hand(self, numbers: Sequence[int]) -> Tensor:
+        words = pack_sequence([self.words[number] for number in numbers], enforce_sorted=False)
+        states, _ = self.context(words._replace(data=self.embed(words.data)))
+        tags = pack_sequence([self.tags[number] for number in numbers], enforce_sorted=False)
+        return F.cross_entropy(self.score(states.data), tags.data, reduction="sum")
+
+    def size(self, number: int) -> int:
+        return len(self.examples[number].words)
+
+
+class CharacterTagging(Task):
+    cells = (
+        "embed",
+        "embed_character",
+        "spell_rightward",
+        "spell_leftward",
+        "context.rightward",
+        "context.leftward",
+        "score",
+    )
+    over_sequences = True
+
+    def __init__(self, folder: Path | None, count: int) -> None:
+        examples, words, characters, tags = character_task(tagged_words(folder, count))
+        self.examples: list[list[Token]] = examples[:count]
+        self.model = model = CharacterTagger(
+            words, characters, embedding=128, character_embedding=20, hidden=50, scorer=32, tags=tags
+        )
+        model.embed.sparse = True
+        self.sizes = (
+            f"{words:,} words of 128, {characters} characters of 20 for the rest, LSTMs of 64 and 50, hidden layer of 32, "
+            f"{tags} tags"
+        )
+        self.context = joined(model.context.rightward, model.context.leftward)
+        self.spelling = joined(model.spell_rightward, model.spell_leftward)
+        self.tags = [torch.tensor([token.tag for token in example]) for example in self.examples]
+        self.spelled = [
+            [torch.tensor(token.characters) for token in example if token.word is None] for example in self.examples
+        ]
+        self.words = [_words_and_rare(example) for example in self.examples]
+        self.embed, self.embed_character, self.score = model.embed, model.embed_character, model.score
+
+    def by_hand(self, numbers: Sequence[int]) -> Tensor:
+        common, place = self._places(numbers)
+        vectors = self.embed(common)
+        spelled = [characters for number in numbers for characters in self.spelled[number]]
+        if spelled:
+            packed = pack_sequence(spelled, enforce_sorted=False)
+            _, (last, _) = self.spelling(packed._replace(data=self.embed_character(packed.data)))
+            vectors = torch.cat([vectors, torch.cat([last[0], last[1]], 1)])
+        places = pack_sequence(place, enforce_sorted=False)
+        states, _ = self.context(places._replace(data=vectors.index_select(0, places.data)))
+        tags = pack_sequence([self.tags[number] for number in numbers], enforce_sorted=False)
+        return F.cross_entropy(self.score(states.data), tags.data, reduction="sum")
+
+    def _places(self, numbers: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """The common words of a batch, and for each sentence where its words stand among those and then the rare ones."""
+        words = [self.words[number] for number in numbers]
+        flat = np.concatenate(words)
+        is_rare = flat < 0
+        place = np.where(is_rare, (~is_rare).sum() + is_rare.cumsum() - 1, (~is_rare).cumsum() - 1)
+        places = torch.from_numpy(place).split([len(sentence) for sentence in words])
+        return torch.from_numpy(flat[~is_rare]), list(places)
+
+    def size(self, number: int) -> int:
+        example = self.examples[number]
+        return len(example) + sum(len(token.characters) for token in example if token.word is None)
+
+
+class TreeSentiment(Task):
+    cells = ("embed", "leaf", "merge", "classify")
+
+    def __init__(self, folder: Path | None, count: int) -> None:
+        trees, words = labelled_trees(folder, count)
+        trees = trees[:count]
+        self.examples = [phrase_of(tree) for tree in trees]
+        self.model = model = TreeLSTM(words, embedding=300, hidden=150)
+        model.embed.sparse = True
+        self.sizes = f"{words:,} words of 300, states of 150, 5 labels"
+        self.flat = [tree_lstm_models.flatten(tree) for tree in trees]
+        self.level_by_level = tree_lstm_models.TreeLSTM(words, 300, 150)
+        leaf, merge = self.level_by_level.leaf.function, self.level_by_level.merge.function
+        leaf.embed, leaf.gates, merge.gates = model.embed, model.leaf.gates, model.merge.gates
+        self.level_by_level.classify = model.classify
+
+    def by_hand(self, numbers: Sequence[int]) -> Tensor:
+        plan = tree_lstm_models.plan_by_hand([self.flat[number] for number in numbers])
+        return tree_lstm_models.loss_by_hand(self.level_by_level, plan)
+
+    def size(self, number: int) -> int:
+        return len(self.flat[number].word)
+
+
+class Parsing(Task):
+    """Its own decisions lead from state to state, so that there is nothing to write by hand short of a batching parser."""
+
+    cells = (
+        "embed",
+        "context.0.rightward",
+        "context.0.leftward",
+        "context.1.rightward",
+        "context.1.leftward",
+        "score",
+        "relate",
+    )
+
+    def __init__(self, folder: Path | None, count: int) -> None:
+        examples, words, relations = parsing_task(headed_words(folder, count))
+        self.examples = examples[:count]
+        self.words = words
+        self.model: TransitionParser = TransitionParser(
+            words, embedding=125, hidden=125, layers=2, scorer=100, relations=relations
+        )
+        self.model.embed.sparse = True
+        self.sizes = f"{words:,} words of 125, two layers of LSTMs of 125, hidden layer of 100, {relations} relations"
+
+    def size(self, number: int) -> int:
+        return len(self.examples[number].words)
+
+
+TASKS: dict[str, Callable[[Path | None, int], Task]] = {
+    "bilstm": Tagging,
+    "bilstm-characters": CharacterTagging,
+    "tree-lstm": TreeSentiment,
+    "parser": Parsing,
+}
+
+
+def joined(rightward: nn.LSTMCell, leftward: nn.LSTMCell) -> nn.LSTM:
+    """Both directions over whole sequences, on the weights of the cells."""
+    lstm = nn.LSTM(rightward.input_size, rightward.hidden_size, bidirectional=True)
+    for suffix, cell in (("l0", rightward), ("l0_reverse", leftward)):
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            setattr(lstm, f"{name}_{suffix}", getattr(cell, name))
+    return lstm
+
+
+def _words_and_rare(tokens: list[Token]) -> np.ndarray:
+    return np.array([-1 if token.word is None else token.word for token in tokens])
