@@ -20,6 +20,9 @@ DATA = Path(os.environ.get("FOLDLOOM_DATA", Path(__file__).parent.parent.parent 
 RARE = 5
 """A word that is seen so often or less is known by its characters alone."""
 
+MADE_UP = 10_000
+"""Sentences of a made-up corpus: as many as it takes for the usual share of rare words."""
+
 TaggedWords = list[tuple[str, str]]
 HeadedWords = list[tuple[str, int, str]]
 
@@ -35,10 +38,10 @@ class Numbers(dict[str, int]):
 # --- tags --------------------------------------------------------------------------------------------------------
 
 
-def tagged_words(folder: Path | None, count: int) -> list[TaggedWords]:
-    """All sentences of the corpus, or ``count`` made-up ones."""
+def tagged_words(folder: Path | None) -> list[TaggedWords]:
+    """All sentences of the corpus in the folder, or of a made-up one."""
     if folder is None:
-        return _made_tagged_words(count)
+        return _made_tagged_words()
     lines = (folder / "wikiner" / "train.txt").read_text(encoding="utf-8").splitlines()
     # Words may hold the separator, tags never do.
     sentences = [[token.rpartition("|")[::2] for token in line.split(" ") if token] for line in lines]
@@ -46,10 +49,10 @@ def tagged_words(folder: Path | None, count: int) -> list[TaggedWords]:
     return sentences
 
 
-def _made_tagged_words(count: int) -> list[TaggedWords]:
+def _made_tagged_words() -> list[TaggedWords]:
     source = random.Random(0)
     tags = ("O", "I-PER", "I-LOC", "I-ORG", "I-MISC")
-    words = _made_words(source, 25_000, _made_lengths(source, count, mean=25, deviation=12))
+    words = _made_words(source, 25_000, _made_lengths(source, mean=25, deviation=12))
     return [[(word, source.choice(tags)) for word in sentence] for sentence in words]
 
 
@@ -75,10 +78,10 @@ def character_task(sentences: list[TaggedWords]) -> tuple[list[list[Token]], int
 # --- heads -------------------------------------------------------------------------------------------------------
 
 
-def headed_words(folder: Path | None, count: int) -> list[HeadedWords]:
-    """All sentences of the corpus, or ``count`` made-up ones."""
+def headed_words(folder: Path | None) -> list[HeadedWords]:
+    """All sentences of the corpus in the folder, or of a made-up one."""
     if folder is None:
-        return _made_headed_words(count)
+        return _made_headed_words()
     with gzip.open(folder / "ud_ewt" / "en_ewt-ud-train.conllu.gz", "rt", encoding="utf-8") as lines:
         sentences = [_read_conllu(block) for filled, block in itertools.groupby(lines, key=_is_filled) if filled]
     random.Random(0).shuffle(sentences)
@@ -95,10 +98,10 @@ def _read_conllu(lines: Iterable[str]) -> HeadedWords:
     return [(row[1], int(row[6]) - 1, row[7]) for row in rows if row[0].isdigit()]
 
 
-def _made_headed_words(count: int) -> list[HeadedWords]:
+def _made_headed_words() -> list[HeadedWords]:
     source = random.Random(0)
     relations = [f"relation {number}" for number in range(40)]
-    words = _made_words(source, 20_000, _made_lengths(source, count, mean=16, deviation=12))
+    words = _made_words(source, 20_000, _made_lengths(source, mean=16, deviation=12))
     return [
         [
             (word, head, source.choice(relations))
@@ -135,7 +138,7 @@ def parsing_task(sentences: list[HeadedWords]) -> tuple[list[Sentence], int, int
 
 
 def labelled_trees(folder: Path | None, count: int) -> tuple[list[Tree], int]:
-    """With the number of words."""
+    """All trees of the corpus in the folder, or ``count`` made-up ones; with the number of words."""
     if folder is None:
         return random_trees(count), 18_000
     trees, words = read_treebank(folder / "sst" / "train.txt")
@@ -152,8 +155,8 @@ def phrase_of(tree: Tree) -> Phrase:
 # --- made-up text ------------------------------------------------------------------------------------------------
 
 
-def _made_lengths(source: random.Random, count: int, mean: float, deviation: float) -> list[int]:
-    return [max(2, min(80, round(source.gauss(mean, deviation)))) for _ in range(count)]
+def _made_lengths(source: random.Random, mean: float, deviation: float) -> list[int]:
+    return [max(2, min(80, round(source.gauss(mean, deviation)))) for _ in range(MADE_UP)]
 
 
 def _made_words(source: random.Random, vocabulary: int, lengths: list[int]) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """The four tasks of Neubig, Goldberg, Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017.
 
 The programs are those of ``examples``, at the sizes of the paper: nothing in them knows of batches. Beside each stands what one
-writes by hand where that can be done, on the same weights: packed sequences for the taggers, level by level for the trees.
+writes by hand where that can be done, on the same weights: padded sequences for the taggers, level by level for the trees.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import pad_sequence
 
 import foldloom as fl
 from benchmarks import tree_lstm_models
@@ -72,21 +72,20 @@ class Tagging(Task):
     over_sequences = True
 
     def __init__(self, folder: Path | None, count: int) -> None:
-        examples, words, tags = tagging_task(tagged_words(folder, count))
+        examples, words, tags = tagging_task(tagged_words(folder))
         self.examples = examples[:count]
         self.model = model = BiLSTMTagger(words, embedding=128, hidden=50, scorer=32, tags=tags)
         model.embed.sparse = True
         self.sizes = f"{words:,} words of 128, LSTMs of 50, hidden layer of 32, {tags} tags"
-        self.context = joined(model.context.rightward, model.context.leftward)
+        self.context = BothDirections(model.context.rightward, model.context.leftward)
         self.words = [torch.tensor(example.words) for example in self.examples]
         self.tags = [torch.tensor(example.tags) for example in self.examples]
         self.embed, self.score = model.embed, model.score
 
     def by_hand(self, numbers: Sequence[int]) -> Tensor:
-        words = pack_sequence([self.words[number] for number in numbers], enforce_sorted=False)
-        states, _ = self.context(words._replace(data=self.embed(words.data)))
-        tags = pack_sequence([self.tags[number] for number in numbers], enforce_sorted=False)
-        return F.cross_entropy(self.score(states.data), tags.data, reduction="sum")
+        states = self.context.states(self.embed, [self.words[number] for number in numbers])
+        tags = torch.cat([self.tags[number] for number in numbers])
+        return F.cross_entropy(self.score(states), tags, reduction="sum")
 
     def size(self, number: int) -> int:
         return len(self.examples[number].words)
@@ -105,7 +104,7 @@ class CharacterTagging(Task):
     over_sequences = True
 
     def __init__(self, folder: Path | None, count: int) -> None:
-        examples, words, characters, tags = character_task(tagged_words(folder, count))
+        examples, words, characters, tags = character_task(tagged_words(folder))
         self.examples: list[list[Token]] = examples[:count]
         self.model = model = CharacterTagger(
             words, characters, embedding=128, character_embedding=20, hidden=50, scorer=32, tags=tags
@@ -115,8 +114,8 @@ class CharacterTagging(Task):
             f"{words:,} words of 128, {characters} characters of 20 for the rest, LSTMs of 64 and 50, hidden layer of 32, "
             f"{tags} tags"
         )
-        self.context = joined(model.context.rightward, model.context.leftward)
-        self.spelling = joined(model.spell_rightward, model.spell_leftward)
+        self.context = BothDirections(model.context.rightward, model.context.leftward)
+        self.spelling = BothDirections(model.spell_rightward, model.spell_leftward)
         self.tags = [torch.tensor([token.tag for token in example]) for example in self.examples]
         self.spelled = [
             [torch.tensor(token.characters) for token in example if token.word is None] for example in self.examples
@@ -129,13 +128,10 @@ class CharacterTagging(Task):
         vectors = self.embed(common)
         spelled = [characters for number in numbers for characters in self.spelled[number]]
         if spelled:
-            packed = pack_sequence(spelled, enforce_sorted=False)
-            _, (last, _) = self.spelling(packed._replace(data=self.embed_character(packed.data)))
-            vectors = torch.cat([vectors, torch.cat([last[0], last[1]], 1)])
-        places = pack_sequence(place, enforce_sorted=False)
-        states, _ = self.context(places._replace(data=vectors.index_select(0, places.data)))
-        tags = pack_sequence([self.tags[number] for number in numbers], enforce_sorted=False)
-        return F.cross_entropy(self.score(states.data), tags.data, reduction="sum")
+            vectors = torch.cat([vectors, self.spelling.last_states(self.embed_character, spelled)])
+        states = self.context.states(lambda rows: F.embedding(rows, vectors), place)
+        tags = torch.cat([self.tags[number] for number in numbers])
+        return F.cross_entropy(self.score(states), tags, reduction="sum")
 
     def _places(self, numbers: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         """The common words of a batch, and for each sentence where its words stand among those and then the rare ones."""
@@ -189,7 +185,7 @@ class Parsing(Task):
     )
 
     def __init__(self, folder: Path | None, count: int) -> None:
-        examples, words, relations = parsing_task(headed_words(folder, count))
+        examples, words, relations = parsing_task(headed_words(folder))
         self.examples = examples[:count]
         self.words = words
         self.model: TransitionParser = TransitionParser(
@@ -210,13 +206,46 @@ TASKS: dict[str, Callable[[Path | None, int], Task]] = {
 }
 
 
-def joined(rightward: nn.LSTMCell, leftward: nn.LSTMCell) -> nn.LSTM:
-    """Both directions over whole sequences, on the weights of the cells."""
-    lstm = nn.LSTM(rightward.input_size, rightward.hidden_size, bidirectional=True)
-    for suffix, cell in (("l0", rightward), ("l0_reverse", leftward)):
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            setattr(lstm, f"{name}_{suffix}", getattr(cell, name))
+class BothDirections:
+    """A BiLSTM over padded sequences, on the weights of its cells.
+
+    Both directions run from left to right, one of them over sequences turned round, so that padding comes after all that
+    counts. A packed sequence would save the padding, but runs step by step where a padded one is one fused kernel.
+    """
+
+    def __init__(self, rightward: nn.LSTMCell, leftward: nn.LSTMCell) -> None:
+        self.rightward, self.leftward = _over_sequences(rightward), _over_sequences(leftward)
+
+    def states(self, look_up: Callable[[Tensor], Tensor], sequences: list[Tensor]) -> Tensor:
+        """The state at every element, sequence after sequence."""
+        padded, turned, lengths = _padded(sequences)
+        from_left, _ = self.rightward(look_up(padded))
+        from_right, _ = self.leftward(look_up(padded.gather(0, turned)))
+        from_right = from_right.gather(0, turned.unsqueeze(2).expand_as(from_right))
+        inside = torch.arange(len(padded)) < lengths.unsqueeze(1)
+        return torch.cat([from_left, from_right], 2).transpose(0, 1)[inside]
+
+    def last_states(self, look_up: Callable[[Tensor], Tensor], sequences: list[Tensor]) -> Tensor:
+        """The last state of each direction, for every sequence."""
+        padded, turned, lengths = _padded(sequences)
+        from_left, _ = self.rightward(look_up(padded))
+        from_right, _ = self.leftward(look_up(padded.gather(0, turned)))
+        return torch.cat([from_left, from_right], 2)[lengths - 1, torch.arange(len(sequences))]
+
+
+def _over_sequences(cell: nn.LSTMCell) -> nn.LSTM:
+    lstm = nn.LSTM(cell.input_size, cell.hidden_size)
+    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        setattr(lstm, f"{name}_l0", getattr(cell, name))
     return lstm
+
+
+def _padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The sequences as columns, the row that each element has when its sequence is turned round, and their lengths."""
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    padded = pad_sequence(sequences)
+    row = torch.arange(len(padded)).unsqueeze(1)
+    return padded, torch.where(row < lengths, lengths - 1 - row, row), lengths
 
 
 def _words_and_rare(tokens: list[Token]) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ import torch
 from torch import nn
 
 import foldloom as fl
+from benchmarks import corpora
+from benchmarks.on_the_fly_models import TASKS
 from examples.beam_search import END
 from examples.common import Sentence, demonstrate, made_sentences
 from examples.programs import PROGRAMS, Program
@@ -172,3 +176,37 @@ def test_beam_of_one_is_greedy() -> None:
             token = int(log_probabilities.argmax())
             tokens.append(token)
         assert model.predict(example).tokens == tokens
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_benchmarks_compare_the_same_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "MADE_UP", 40)
+    task = TASKS[name](None, 6)
+    parameters = list(task.model.parameters())
+    expected = torch.stack(fl.one_by_one(task.model)(task.examples)).sum()
+    expected_gradients = gradients(expected, parameters)
+    others = [torch.stack(fl.one_by_one(task.with_cells())(task.examples)).sum()]
+    if task.has_by_hand:
+        others += [task.by_hand(range(6)), torch.stack([task.by_hand([number]) for number in range(6)]).sum()]
+    for other in others:
+        assert_same(other, expected)
+        assert_same(gradients(other, parameters), expected_gradients)
+
+
+def test_tagged_words_are_read(tmp_path: Path) -> None:
+    (tmp_path / "wikiner").mkdir()
+    (tmp_path / "wikiner" / "train.txt").write_text("A|O b|c|I-PER \nA|O\n", encoding="utf-8")
+    read = corpora.tagged_words(tmp_path)
+    assert sorted(read) == [[("A", "O")], [("A", "O"), ("b|c", "I-PER")]]
+    sentences, words, tags = corpora.tagging_task(sorted(read))
+    assert ([sentence.words for sentence in sentences], words, tags) == ([[0], [0, 1]], 2, 2)
+
+
+def test_headed_words_are_read(tmp_path: Path) -> None:
+    rows = ["1\tShe\t_\t_\t_\t_\t2\tnsubj\t_\t_", "2-3\tcannot" + "\t_" * 8, "2\tcan\t_\t_\t_\t_\t0\troot\t_\t_"]
+    rows += ["3\tnot\t_\t_\t_\t_\t2\tadvmod\t_\t_", "3.1\tgo" + "\t_" * 8]
+    (tmp_path / "ud_ewt").mkdir()
+    with gzip.open(tmp_path / "ud_ewt" / "en_ewt-ud-train.conllu.gz", "wt", encoding="utf-8") as file:
+        file.write("# text = She cannot\n" + "\n".join(rows) + "\n\n# text = Go\n1\tGo\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
+    read = corpora.headed_words(tmp_path)
+    assert sorted(read) == [[("Go", -1, "root")], [("She", 1, "nsubj"), ("can", -1, "root"), ("not", 1, "advmod")]]
