@@ -28,7 +28,7 @@ def demonstrate(
     torch.set_num_threads(1)
     model = model_class()
     examples = made_examples(2_000, 0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
     def step(run: Callable[..., torch.Tensor], batch: Sequence[Any]) -> float:
         loss = run(batch).mean()
