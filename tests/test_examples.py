@@ -14,6 +14,7 @@ from torch import nn
 
 import foldloom as fl
 from benchmarks import corpora
+from benchmarks.on_the_fly import KernelCount
 from benchmarks.on_the_fly_models import TASKS
 from examples.beam_search import END
 from examples.common import Sentence, demonstrate, made_sentences
@@ -113,6 +114,22 @@ def test_law_of_recordings(name: str) -> None:
 def test_law_of_predictions(name: str) -> None:
     model, examples = small(PROGRAMS[name])
     check_batched(model.predict, examples, model)
+
+
+@batched_on_the_fly
+@every_program
+def test_runs_in_fewer_kernels(name: str) -> None:
+    """To give what one by one gives is easy for what only runs one by one."""
+    model, examples = small(PROGRAMS[name], 24)
+    batched, alone = fl.batch(model), fl.one_by_one(model)
+    counts = []
+    with torch.no_grad():
+        batched(examples)  # what is done once for every new signature is not counted
+        for run in (batched, alone):
+            with KernelCount() as kernels:
+                run(examples)
+            counts.append(kernels.count)
+    assert counts[0] < counts[1] / 2
 
 
 @batched_on_the_fly
