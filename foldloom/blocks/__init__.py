@@ -1,0 +1,90 @@
+"""Blocks: small typed functions from Python objects to tensors, put together into models over data of any shape."""
+
+from foldloom.blocks.block import Block, Identity, Pipe, convert_to_block
+from foldloom.blocks.compiling import compile
+from foldloom.blocks.composition import AllOf, Composition, Record
+from foldloom.blocks.computing import Concat, FromTensor, Function, Zeros
+from foldloom.blocks.dispatch import ForwardDeclaration, OneOf, Optional
+from foldloom.blocks.endings import Metric, Void
+from foldloom.blocks.errors import BlockError, BlockInputError, BlockTypeError, MissingKeyError, WiringError
+from foldloom.blocks.inputs import InputTransform, OneHot, OneHotFromList, Scalar, Tensor, Vector
+from foldloom.blocks.items import GetItem, Length, Nth, Slice
+from foldloom.blocks.layers import FC, Embedding, FractalNet
+from foldloom.blocks.messages import SerializedMessageToTree
+from foldloom.blocks.model import Model
+from foldloom.blocks.on_the_fly import OnTheFly
+from foldloom.blocks.program import MetricRows
+from foldloom.blocks.reductions import RNN, Max, Mean, Min, Reduce, Sum
+from foldloom.blocks.sequences import Broadcast, Fold, Map, NGrams, Zip, ZipWith
+from foldloom.blocks.types import (
+    BroadcastSequenceType,
+    PyObjectType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    VoidType,
+    canonicalize_type,
+    convert_to_type,
+)
+
+__all__ = [
+    "FC",
+    "RNN",
+    "AllOf",
+    "Block",
+    "BlockError",
+    "BlockInputError",
+    "BlockTypeError",
+    "Broadcast",
+    "BroadcastSequenceType",
+    "Composition",
+    "Concat",
+    "Embedding",
+    "Fold",
+    "ForwardDeclaration",
+    "FractalNet",
+    "FromTensor",
+    "Function",
+    "GetItem",
+    "Identity",
+    "InputTransform",
+    "Length",
+    "Map",
+    "Max",
+    "Mean",
+    "Metric",
+    "MetricRows",
+    "Min",
+    "MissingKeyError",
+    "Model",
+    "NGrams",
+    "Nth",
+    "OnTheFly",
+    "OneHot",
+    "OneHotFromList",
+    "OneOf",
+    "Optional",
+    "Pipe",
+    "PyObjectType",
+    "Record",
+    "Reduce",
+    "Scalar",
+    "SequenceType",
+    "SerializedMessageToTree",
+    "Slice",
+    "Sum",
+    "Tensor",
+    "TensorType",
+    "TupleType",
+    "Vector",
+    "Void",
+    "VoidType",
+    "WiringError",
+    "Zeros",
+    "Zip",
+    "ZipWith",
+    "canonicalize_type",
+    "compile",
+    "convert_to_block",
+    "convert_to_type",
+]

@@ -1,0 +1,356 @@
+"""Blocks, and putting them one after the other.
+
+A block is a function from one type to another: a description, that holds no data and belongs to nobody, so it may stand in
+several places at once. `fb.compile` makes a model of it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Self, cast
+
+import torch
+
+from foldloom.blocks import copying
+from foldloom.blocks.cells import cell_key
+from foldloom.blocks.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
+from foldloom.blocks.inference import Clash, Unknown, attempt, head, known, unify, wait_for_head
+from foldloom.blocks.lowering import Lowering, Run
+from foldloom.blocks.model import Model
+from foldloom.blocks.planner import Portable
+from foldloom.blocks.printing import expression, shortened
+from foldloom.blocks.types import BlockType, PyObjectType, TensorType, convert_to_type
+from foldloom.blocks.wires import Wire, connect_in_scope
+from foldloom.lazy.cell import Cell, cell
+from foldloom.lazy.scope import user_line
+
+
+class Block(copying.Copyable, Portable):
+    """From one input to one output. Made of other blocks, its ``parts``, or at the end of them."""
+
+    __array_ufunc__ = None  # so that `array >> block` asks the block
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _line: str
+    _printed = ""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._arguments = (args, kwargs)
+        self._line = user_line()
+        self._parts: list[tuple[str, Block]] = []
+        self._wholes: list[tuple[weakref.ref[Block], str]] = []
+        self._declared: list[tuple[str, Any]] = []
+        self.takes: BlockType = Unknown()
+        self.gives: BlockType = Unknown()
+        return self
+
+    # --- what a kind of block defines ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def lowered(self, lower: Lowering) -> Run:
+        """The block as a Python function of a value of its input type, called for every example while it is recorded."""
+
+    def _infer(self) -> None:
+        """Find out more about the types, from what is known of them by now."""
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """What the block computes on tensors with the batch first; None if it only passes values on."""
+        return None
+
+    def cell_key(self) -> Hashable:
+        """Blocks of equal keys share a cell. Asked only of blocks that have a function."""
+        return cell_key(cast(Callable[..., Any], self.function), None)
+
+    def make_cell(self) -> Cell:
+        return cell(cast(Callable[..., Any], self.function))
+
+    def metrics(self) -> dict[str, TensorType]:
+        """The metrics that this very block collects."""
+        return {}
+
+    def state_without_weights(self) -> dict[str, Any]:
+        """What another process needs to record with this block: everything but what only runs where the weights are."""
+        state = {name: value for name, value in self.__getstate__().items() if name not in ("_arguments", "_declared")}
+        return {**state, "_printed": repr(self)}
+
+    def check(self) -> None:
+        """Complain about what can only be judged when everything is there."""
+
+    @property
+    def parts(self) -> Sequence[tuple[str, Block]]:
+        """The blocks this one is made of, each with the place where it stands."""
+        return self._parts
+
+    def certain_parts(self) -> Iterable[Block]:
+        """The parts that are evaluated whatever the input is."""
+        return ()
+
+    def copied(self, fresh: copying.Fresh) -> Block:
+        args, kwargs = self._arguments
+        return type(self)(*fresh(args), **fresh(kwargs))
+
+    # --- types ---------------------------------------------------------------------------------------------------
+
+    @property
+    def input_type(self) -> BlockType | None:
+        """What the block takes; None as long as it is not known."""
+        return None if isinstance(head(self.takes), Unknown) else known(self.takes)
+
+    @property
+    def output_type(self) -> BlockType | None:
+        """What the block gives; None as long as it is not known."""
+        return None if isinstance(head(self.gives), Unknown) else known(self.gives)
+
+    def set_input_type(self, type: Any) -> Self:
+        return self._declare("set_input_type", self.takes, type, "takes")
+
+    def set_output_type(self, type: Any) -> Self:
+        return self._declare("set_output_type", self.gives, type, "gives")
+
+    def set_io_types(self, input_type: Any, output_type: Any) -> Self:
+        return self.set_input_type(input_type).set_output_type(output_type)
+
+    def set_input_type_classes(self, *classes: type[BlockType]) -> Self:
+        """The input must be of one of these kinds of types, whichever that will be."""
+        return self._declare_classes(self.takes, classes, "takes")
+
+    def set_output_type_classes(self, *classes: type[BlockType]) -> Self:
+        return self._declare_classes(self.gives, classes, "gives")
+
+    def _declare(self, method: str, own: BlockType, type: Any, verb: str) -> Self:
+        converted = convert_to_type(type)
+        with attempt():
+            try:
+                unify(own, converted)
+            except Clash:
+                raise self.type_error(f"{shortened(self)} {verb} {known(own)}, not {converted}") from None
+        self._declared.append((method, converted))
+        return self
+
+    def _declare_classes(self, own: BlockType, classes: tuple[type[BlockType], ...], verb: str) -> Self:
+        def look() -> None:
+            if not wait_for_head(own, look) and not isinstance(head(own), classes):
+                names = " or ".join(kind.__name__ for kind in classes)
+                raise self.type_error(f"{shortened(self)} {verb} {known(own)}, but was set to be of kind {names}")
+
+        with attempt():
+            look()
+        return self
+
+    def fit(self, one: BlockType, other: BlockType, message: Callable[[BlockType, BlockType], str]) -> None:
+        """Make two types the same, or say in words why they are not; the message gets both as far as they are known."""
+        try:
+            unify(one, other)
+        except Clash as clash:
+            whole = (known(one), known(other))
+            parts = (known(clash.one), known(clash.other))
+            detail = "" if parts in (whole, whole[::-1]) else f": {parts[0]} is not {parts[1]}"
+            raise self.type_error(message(*whole) + detail + _hint(clash)) from None
+
+    def type_error(self, message: str) -> BlockTypeError:
+        return BlockTypeError(f"{message}\n  in {self.path}\n  at {user_line()}{self._made_elsewhere()}")
+
+    def wiring_error(self, message: str) -> WiringError:
+        return WiringError(f"{message}\n  in {self.path}\n  at {user_line()}{self._made_elsewhere()}")
+
+    def input_error(self, message: str) -> BlockInputError:
+        return BlockInputError(f"{message}\n  in {self.path}, made at {self._line}")
+
+    def missing_key(self, message: str) -> MissingKeyError:
+        return MissingKeyError(str(self.input_error(message)))
+
+    def _made_elsewhere(self) -> str:
+        return "" if self._line == user_line() else f"; {shortened(self)} was made at {self._line}"
+
+    # --- structure -----------------------------------------------------------------------------------------------
+
+    def adopt(self, place: str, part: Any) -> Block:
+        """Take another block, or what can be made one, as a part."""
+        block = convert_to_block(part)
+        self._parts.append((place, block))
+        block._wholes.append((weakref.ref(self), place))
+        return block
+
+    def settle(self) -> None:
+        """To be called at the end of the constructor: everything that can be known of the types now, is."""
+        with attempt():
+            self._infer()
+
+    @property
+    def path(self) -> str:
+        """Where the block stands, from the outermost block that it is a part of."""
+        steps = [shortened(self)]
+        block, seen = self, {id(self)}
+        while True:
+            wholes = [(whole(), place) for whole, place in block._wholes]
+            block_and_place = next(((w, place) for w, place in wholes if w is not None and id(w) not in seen), None)
+            if block_and_place is None:
+                return " > ".join(reversed(steps))
+            block, place = block_and_place
+            seen.add(id(block))
+            steps.append(f"{type(block).__name__}{place}")
+
+    def __rshift__(self, other: Any) -> Block:
+        return Pipe(self, other)
+
+    def __rrshift__(self, other: Any) -> Block:
+        return Pipe(other, self)
+
+    def __getitem__(self, key: Any) -> Wire:
+        """One of several outputs, to be read in a composition."""
+        return Wire(self, key)
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"{shortened(self)} is a block, not a sequence; its outputs are read one by one: `block[0]`")
+
+    def position_of(self, key: Any) -> Any:
+        """Where an output stands that is read under this key."""
+        return key
+
+    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+        """Whether evaluating this block evaluates the goal, whatever the input is."""
+        if self in seen:
+            return False
+        seen.add(self)
+        return any(part.certainly_meets(goal, seen) for part in self.certain_parts())
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """A module that the block calls as it is, not as a cell."""
+        return None
+
+    def reads(self, *sources: Any) -> Self:
+        """Inside ``with composition.scope():`` only: the input is the output of another block, or the tuple of several."""
+        connect_in_scope(self, sources)
+        return self
+
+    def copy(self) -> Self:
+        """The same block with weights of its own, drawn anew where its modules know how (``reset_parameters``)."""
+        return cast(Self, copying.Fresh()(self))
+
+    # --- use -----------------------------------------------------------------------------------------------------
+
+    def eval(self, example: Any) -> Any:
+        """The output for one example; with metrics, the output and the metrics."""
+        return Model(self, objects_at_root=True).one_example(example)
+
+    def max_depth(self, example: Any) -> int:
+        """How many computations on this example wait for each other."""
+        return Model(self, objects_at_root=True).max_depth(example)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "takes": known(self.takes), "gives": known(self.gives), "_wholes": []}
+
+    def __repr__(self) -> str:
+        return self._printed or expression(type(self).__name__, *self._arguments)
+
+
+_conversions: list[tuple[Callable[[Any], bool], Callable[[Any], Block]]] = []
+
+
+def converts(accepts: Callable[[Any], bool]) -> Callable[[type[Block]], type[Block]]:
+    """A kind of block that stands for values of another kind wherever a block is asked for."""
+
+    def register(kind: type[Block]) -> type[Block]:
+        _conversions.append((accepts, kind))
+        return kind
+
+    return register
+
+
+def convert_to_block(value: Any) -> Block:
+    """A block from what may stand for one: a module or function over tensors, a tensor or array, a record of blocks."""
+    if isinstance(value, Block):
+        return value
+    for accepts, make in _conversions:
+        if accepts(value):
+            return make(value)
+    raise BlockTypeError(
+        f"{value!r:.80} ({type(value).__name__}) is not a block, nor a module, function, tensor or record of blocks that could stand "
+        f"for one; to look at Python objects write fb.InputTransform(function)\n  at {user_line()}"
+    )
+
+
+def _hint(clash: Clash) -> str:
+    kinds = {type(clash.one), type(clash.other)}
+    if kinds == {PyObjectType, TensorType}:
+        return ". Python objects become tensors through fb.Tensor, fb.Scalar or fb.Vector; tensors never become Python objects"
+    if kinds == {TensorType}:
+        one, other = cast(TensorType, clash.one), cast(TensorType, clash.other)
+        if one.shape == other.shape:
+            return f". Only the dtypes differ: {one.dtype} and {other.dtype}"
+    return ""
+
+
+class Identity(Block):
+    """What comes in goes out."""
+
+    def __init__(self) -> None:
+        self.gives = self.takes
+
+    def lowered(self, lower: Lowering) -> Run:
+        return lambda value: value
+
+
+class Pipe(Block):
+    """``Pipe(a, b, c)`` is ``a >> b >> c``: each block's output is the next one's input. ``Pipe()`` passes its input on.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.GetItem('numbers') >> fb.Map(fb.Scalar()) >> fb.Sum()).eval({'numbers': [1, 2, 3]})
+    tensor(6.)
+    """
+
+    def __init__(self, *blocks: Any) -> None:
+        flat = [part for block in map(convert_to_block, blocks) for part in _stages(block)]
+        self._stages = [self.adopt(f"[{number}]", block) for number, block in enumerate(flat)]
+        if not flat:
+            self.gives = self.takes
+            return
+        self.takes, self.gives = flat[0].takes, flat[-1].gives
+        self.settle()
+
+    def _infer(self) -> None:
+        for giver, taker in zip(self._stages, self._stages[1:], strict=False):
+            taker.fit(
+                giver.gives,
+                taker.takes,
+                lambda gives, takes, giver=giver, taker=taker: (  # type: ignore[misc]
+                    f"{shortened(giver)} gives {gives}, but {shortened(taker)} takes {takes}"
+                ),
+            )
+
+    def certain_parts(self) -> Iterable[Block]:
+        return self._stages
+
+    def lowered(self, lower: Lowering) -> Run:
+        return chained([lower(stage) for stage in self._stages])
+
+    def __repr__(self) -> str:
+        return " >> ".join(map(repr, self._stages)) or "Pipe()"
+
+
+def _stages(block: Block) -> list[Block]:
+    """Pipes are joined and identities dropped, so that neither costs anything while recording."""
+    if isinstance(block, Pipe):
+        return block._stages
+    return [] if type(block) is Identity and not block._declared else [block]
+
+
+def chained(runs: Sequence[Run]) -> Run:
+    """One function after the other; the usual lengths without a loop."""
+    if not runs:
+        return lambda value: value
+    if len(runs) == 1:
+        return runs[0]
+    if len(runs) == 2:
+        first, second = runs
+        return lambda value: second(first(value))
+    if len(runs) == 3:
+        first, second, third = runs
+        return lambda value: third(second(first(value)))
+    rest = chained(runs[3:])
+    front = chained(runs[:3])
+    return lambda value: rest(front(value))

@@ -1,0 +1,66 @@
+"""Copies of blocks, with weights of their own."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+
+class Copyable(ABC):
+    @abstractmethod
+    def copied(self, fresh: Fresh) -> Any:
+        """One like this, with ``fresh`` applied to all that it was made of."""
+
+
+class Fresh:
+    """Copies what a block was made of: blocks and modules become new ones, each once, so that what shared weights still does;
+    everything else stays."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, Any] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if type(value) is list:
+            return [self(item) for item in value]
+        if type(value) is tuple:
+            return tuple([self(item) for item in value])
+        if isinstance(value, dict):
+            return type(value)((key, self(item)) for key, item in value.items())
+        if isinstance(value, Copyable):
+            return self._block(value)
+        if isinstance(value, torch.nn.Module):
+            return self._once(value, _module)
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            return self._once(value, lambda tensor: tensor.detach().clone().requires_grad_())
+        return value
+
+    def remember(self, original: object, made: Any) -> None:
+        """What is being copied may contain itself: this is its copy."""
+        self._copies[id(original)] = made
+
+    def _block(self, block: Copyable) -> Any:
+        known = self._copies.get(id(block))
+        if known is not None:
+            return known
+        made = block.copied(self)
+        self.remember(block, made)
+        for method, type in block.__dict__.get("_declared", ()):
+            getattr(made, method)(type)
+        return made
+
+    def _once(self, value: Any, make: Any) -> Any:
+        if id(value) not in self._copies:
+            self._copies[id(value)] = make(value)
+        return self._copies[id(value)]
+
+
+def _module(module: torch.nn.Module) -> torch.nn.Module:
+    made = copy.deepcopy(module)
+    for part in made.modules():
+        reset = getattr(part, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    return made

@@ -1,0 +1,88 @@
+"""From a block to a Python function.
+
+Recording runs once for every node of every example, so nothing is decided there that can be decided before: each block becomes
+a function of its own, made for the types that were inferred, and calls those of its parts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foldloom.blocks.types import TensorType
+from foldloom.lazy.cell import Cell
+
+if TYPE_CHECKING:
+    from foldloom.blocks.block import Block
+
+Run = Callable[[Any], Any]
+"""From a value of a block's input type to one of its output type.
+
+A tensor is a tensor, a handle of one that is not computed yet, or a number or array that was given and that a cell would
+take as it is; a tuple is a tuple, a sequence a list, a broadcast sequence the one thing that it repeats, nothing is None.
+"""
+
+
+class MetricSink(threading.local):
+    """Where metrics of the example that is being run are collected, and their labels."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Any]] = {}
+        self.labels: dict[str, list[Any]] = {}
+
+
+class Lowering:
+    """Makes the functions of all blocks of one model, each once.
+
+    ``cells`` has a cell for each block that computes something; ``given`` is the one that makes
+    a number, array or constant a tensor that can be given back; ``dtypes`` says which dtype a declared one has become, because
+    ``model.double()`` changes the weights' and with them all that meets them.
+    """
+
+    def __init__(
+        self, cells: Mapping[Block, Cell], given: Cell, dtypes: Mapping[str, str], device: torch.device
+    ) -> None:
+        self.cells = cells
+        self.given = given
+        self.sink = MetricSink()
+        self._dtypes = dtypes
+        self._device = device
+        self._runs: dict[Block, Run] = {}
+
+    def __call__(self, block: Block) -> Run:
+        run = self._runs.get(block)
+        if run is None:
+            run = self._runs[block] = block.lowered(self)
+        return run
+
+    def later(self, block: Block) -> Run:
+        """The function of a block that may contain the one that asks."""
+        runs = self._runs
+        return lambda value: runs[block](value)
+
+    def dtype(self, declared: str) -> str:
+        return self._dtypes.get(declared, declared)
+
+    def constant(self, value: Any, type: TensorType) -> torch.Tensor:
+        """One tensor for all examples: a recorder that is given the same tensor again knows it."""
+        dtype = getattr(torch, self.dtype(type.dtype))
+        return torch.as_tensor(value).detach().to(self._device, dtype).expand(type.shape).clone()
+
+
+def all_blocks(root: Block) -> Iterator[Block]:
+    """Every block that the root is made of, parts before wholes, in an order that depends on nothing else."""
+    seen: set[Block] = set()
+    pending: list[tuple[Block, Iterator[Block]]] = [(root, iter([part for _, part in root.parts]))]
+    seen.add(root)
+    while pending:
+        block, parts = pending[-1]
+        part = next(parts, None)
+        if part is None:
+            pending.pop()
+            yield block
+        elif part not in seen:
+            seen.add(part)
+            pending.append((part, iter([inner for _, inner in part.parts])))

@@ -1,0 +1,149 @@
+"""Recording and planning: all of a model but its weights, which therefore travels to other processes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foldloom.blocks.cells import NamedCell
+from foldloom.blocks.errors import BlockError, BlockInputError
+from foldloom.blocks.lowering import Lowering
+from foldloom.blocks.program import Program
+from foldloom.engine import Planned
+from foldloom.errors import ArgumentError
+from foldloom.lazy import Cell, plan
+from foldloom.lazy.recorder import Recorder
+from foldloom.lazy.scope import recording_into
+from foldloom.lazy.tensor import LazyTensor
+from foldloom.recording import Recording
+from foldloom.results import template_of
+from foldloom.schedulers import Scheduler
+
+if TYPE_CHECKING:
+    from foldloom.blocks.block import Block
+
+_RECURSION_LIMIT = 200_000
+"""Blocks recurse as deep as the data, several calls a level; Python's own limit would be met at trees of a few hundred levels."""
+
+
+class Portable(ABC):
+    """What can be sent to another process without its weights."""
+
+    @abstractmethod
+    def state_without_weights(self) -> dict[str, Any]:
+        """The attributes that it has there."""
+
+
+class Planner:
+    """``planner(examples)`` is a plan that the model runs. Serves as a ``collate_fn``.
+
+    Pickles without the model's weights: workers that are started afresh get what they need to record, and no more.
+    """
+
+    def __init__(
+        self,
+        root: Block,
+        cells: Mapping[Block, NamedCell],
+        given: NamedCell,
+        dtypes: Mapping[str, str],
+        scheduler: Scheduler,
+        names: Mapping[str, str],
+    ) -> None:
+        """``names`` are those of cells that are called on the fly, by their keys."""
+        self._parts = (root, dict(cells), given, dict(dtypes), scheduler, dict(names))
+        self._names = dict(names)
+        self._scheduler = scheduler
+        self._program = Program(root, Lowering(cells, given, dtypes, torch.device("cpu")))
+
+    def __call__(self, batch: Sequence[Any]) -> Planned:
+        """A plan for a batch of examples, of kept recordings of examples, or of both."""
+        items = list(batch)
+        if not items:
+            raise ArgumentError("there is nothing to plan: give model.plan at least one example")
+        recordings: list[Recording] = []
+        fresh: list[Any] = []
+        for item in items:
+            if not isinstance(item, Recording):
+                fresh.append(item)
+                continue
+            if fresh:
+                recordings.append(self._recorded(fresh))
+                fresh = []
+            recordings.append(item)
+        if fresh:
+            recordings.append(self._recorded(fresh))
+        return plan(recordings, self._scheduler)
+
+    def record(self, example: Any) -> Recording:
+        """What one example asks for; keep it, and planning it again costs nothing per node."""
+        return self._recorded([example])
+
+    def depth(self, example: Any) -> int:
+        """How many computations on this example wait for each other."""
+        recorder = Recorder()
+        with recording_into(recorder), deep_recursion():
+            self._program.run(example)
+            recorder.end_example([], None)
+        return int(recorder.close().graph.depth_of_node.max(initial=0))
+
+    def _recorded(self, examples: Sequence[Any]) -> Recording:
+        recorder = Recorder()
+        program = self._program
+        with recording_into(recorder), deep_recursion():
+            for number, example in enumerate(examples):
+                outputs: list[LazyTensor] = []
+                try:
+                    template = template_of(program(example), LazyTensor, outputs)
+                except Exception as error:
+                    error.add_note(f"while recording example {number}")
+                    raise
+                recorder.end_example(outputs, template)
+        return recorder.close(self._names)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Planner], tuple[bytes]]:
+        stream = io.BytesIO()
+        try:
+            _WithoutWeights(stream).dump(self._parts)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise BlockError(
+                f"the blocks cannot be sent to another process: {error}. Functions given to fb.InputTransform, fb.OneOf and their like "
+                "must then be importable: write them with `def` at the top of a module, not as lambda"
+            ) from error
+        return _restored, (stream.getvalue(),)
+
+
+def _restored(data: bytes) -> Planner:
+    return Planner(*pickle.loads(data))
+
+
+class _WithoutWeights(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.nn.Parameter):
+            return torch.empty, (0,)
+        if isinstance(obj, Portable):
+            return object.__new__, (type(obj),), obj.state_without_weights()
+        if isinstance(obj, Cell) and not isinstance(obj, NamedCell):
+            return NamedCell.without_weights(obj).__reduce__()
+        return NotImplemented
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
+    try:
+        yield
+    except RecursionError as error:
+        raise BlockInputError(
+            "the example is nested more deeply than Python can follow, or contains itself: a tree whose child is one of its own parents, "
+            "say"
+        ) from error
+    finally:
+        sys.setrecursionlimit(limit)

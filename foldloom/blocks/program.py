@@ -1,0 +1,118 @@
+"""A block with everything around it that one example needs: its metrics, and tensors where a user expects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from foldloom.blocks.inference import known
+from foldloom.blocks.lowering import Lowering, Run, all_blocks
+from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType, VoidType
+from foldloom.lazy.cell import Cell
+from foldloom.lazy.tensor import LazyTensor
+from foldloom.ragged import Ragged
+
+if TYPE_CHECKING:
+    from foldloom.blocks.block import Block
+
+
+@dataclass(frozen=True, eq=False)
+class MetricRows:
+    """What one metric collected over a batch: a row for each evaluation, examples in order, and within an example in the order
+    of evaluation (the nodes of a tree: children before parents).
+
+    ``values`` is ``[total, ...]`` and gradients flow through it; ``example_of_row`` says which example each row came from, and
+    ``labels`` what the metric was given beside the value: numbers as one tensor, anything else as a list.
+    """
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+    labels: torch.Tensor | list[Any] | None = None
+
+    @property
+    def example_of_row(self) -> torch.Tensor:
+        return torch.repeat_interleave(self.lengths.to(self.values.device))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Labels:
+    """The labels of one metric in one example: kept whole, whatever they are."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: list[Any]) -> None:
+        kinds = {type(value) for value in values}
+        self.values = np.array(values) if len(kinds) == 1 and kinds <= {int, float, bool} else values
+
+    @staticmethod
+    def joined(all_labels: Sequence[Labels]) -> torch.Tensor | list[Any]:
+        filled = [labels.values for labels in all_labels if len(labels.values)]
+        if filled and all(isinstance(values, np.ndarray) and values.dtype == filled[0].dtype for values in filled):
+            return torch.from_numpy(np.concatenate(filled))
+        return [value for values in filled for value in (values.tolist() if isinstance(values, np.ndarray) else values)]
+
+
+class Program:
+    """A block as a function of one example."""
+
+    def __init__(self, root: Block, lowering: Lowering) -> None:
+        for block in all_blocks(root):
+            lowering(block)
+        self.run = lowering(root)
+        self.metrics = metrics_of(root)
+        self._sink = lowering.sink
+        self._finish = _finished(known(root.gives), lowering.given)
+
+    def __call__(self, example: Any) -> Any:
+        """The output; with metrics, the output, their rows and their labels."""
+        if not self.metrics:
+            return self._finish(self.run(example))
+        sink = self._sink
+        sink.rows, sink.labels = ({name: [] for name in self.metrics} for _ in range(2))
+        output = self._finish(self.run(example))
+        return output, sink.rows, {name: Labels(labels) for name, labels in sink.labels.items()}
+
+
+def metrics_of(root: Block) -> dict[str, TensorType]:
+    """The type of each metric, by its name."""
+    found: dict[str, TensorType] = {}
+    for block in all_blocks(root):
+        found.update(block.metrics())
+    return dict(sorted(found.items()))
+
+
+def _finished(type: BlockType, given: Cell) -> Run:
+    """Numbers and constants that reach the end without having met a cell become tensors like any other."""
+    if isinstance(type, TensorType):
+        return lambda value: value if value.__class__ is LazyTensor else given(value)
+    if isinstance(type, TupleType):
+        finishes = [_finished(item, given) for item in type.items]
+        return lambda values: tuple([finish(value) for finish, value in zip(finishes, values, strict=True)])
+    if isinstance(type, SequenceType):
+        finish_element = _finished(type.element, given)
+        return lambda values: [finish_element(value) for value in values]
+    return lambda value: value
+
+
+def tidied(stacked: Any, type: BlockType, dtypes: Any) -> Any:
+    """What stacking cannot know without types: that nothing is None, and what no row at all would look like."""
+    if isinstance(type, VoidType):
+        return None
+    if isinstance(type, TupleType):
+        return tuple([tidied(item, part, dtypes) for item, part in zip(stacked, type.items, strict=True)])
+    if isinstance(stacked, Ragged) and isinstance(type, SequenceType) and isinstance(type.element, TensorType):
+        return (
+            stacked if len(stacked.values) else Ragged(no_rows(type.element, dtypes, stacked.values), stacked.lengths)
+        )
+    return stacked
+
+
+def no_rows(type: TensorType, dtypes: Any, like: torch.Tensor) -> torch.Tensor:
+    dtype = getattr(torch, dtypes.get(type.dtype, type.dtype))
+    return torch.empty((0, *type.shape), dtype=dtype, device=like.device)
