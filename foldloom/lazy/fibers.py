@@ -1,0 +1,590 @@
+"""Fibers: many tasks in one thread, each with a stack of its own.
+
+A task that needs something that only a batch can give parks, the others go on, and when every task is parked or done,
+what they wait for is made for all of them at once. The tasks are ordinary code: anything on their stacks may park, however
+deep, which generators and `async` could not give.
+
+**Who runs.** The greenlet that called `run` is the hub. It lets one fiber run at a time, and a fiber that pauses always returns
+to it, so that there is one place where things are decided: who is next, when to advance, what to end. A `run` inside a task
+makes a group of its own, whose owner pauses until the group is done. To start a greenlet costs about twenty times as much as to switch
+to one; so tasks follow one another in one fiber until one of them pauses, and fibers that are free are kept for the next tasks.
+
+**Whose state.** Torch keeps modes and settings for the whole thread or process, and a task may park within `torch.no_grad()`. They
+belong to the task: it starts with those that held where `run` was called, and has its own again when it goes on. A fiber
+that pauses returns to what held around the outermost `run`, so that only differences from that have to be noted, and there
+usually are none. What stands in `_TorchState`, the layers of `torch.func` and context variables are kept apart. Other state of the process
+(`random`, numpy's generator, `warnings`, levels of forward-mode AD) is shared, as in a loop.
+
+**Whose random numbers.** As long as no task pauses, all draw from torch's default generator in turn, exactly as in a loop. A task
+that has drawn or seeded when it pauses takes the generator's state with it and continues it later, whatever others draw in between; the
+others go on with a stream whose seed is derived from that state, so that no two tasks see the same numbers. A draw can only be
+noticed when a fiber pauses: if earlier tasks in the same fiber have drawn, the one that pauses counts as having drawn. Everything is
+determined by the generator's state before `run`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
+from ctypes import c_char
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import torch
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
+from torch import _C, get_default_dtype, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled
+from torch._C import (
+    _autograd,
+    _functorch,
+    _get_deterministic_algorithms,
+    _is_any_autocast_enabled,
+    _is_multithreading_enabled,
+    _is_torch_function_enabled,
+)
+from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
+from torch._C import _len_torch_function_stack as count_function_modes
+from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensor_hooks
+from torch._C._functorch import maybe_current_level as current_layer
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+
+from foldloom.errors import RecordingError
+
+T = TypeVar("T")
+
+_MOST_IDLE = 256
+"""How many free fibers a thread keeps; each holds some 20 kB."""
+
+_PATIENCE = 100
+"""How often a task that is being ended may try to pause before it is given up."""
+
+
+class Fibers:
+    """Runs tasks, each in a fiber of its own. One that parks waits for the next `advance`, which is called once whenever
+    all tasks are parked or done, in the torch state of the outermost `run`.
+
+    >>> fibers = Fibers(lambda: print("advance"))
+    >>> def task(name):
+    ...     print(name, "asks")
+    ...     fibers.park()
+    ...     return name
+    >>> fibers.run([lambda: task("first"), lambda: task("second")])
+    first asks
+    second asks
+    advance
+    ['first', 'second']
+    """
+
+    def __init__(self, advance: Callable[[], None], *, noun: str = "task") -> None:
+        self._advance = advance
+        self._noun = noun  # what errors call a task
+        self._thread = threading.get_ident()
+        self._hub: greenlet | None = None
+        self._unstarted: deque[_Group] = deque()
+        self._parked: list[_Fiber] = []
+        self._ready: deque[_Fiber] = deque()
+
+    def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
+        """The results of the tasks, in order.
+
+        If a task raises, all others are ended, their `finally` blocks run, and the exception is raised here with a note that says which
+        task it was; so is what `advance` raises, from the outermost `run`. Called inside a task, `run` lets the new
+        tasks take turns with all others, and what they raise can be caught there.
+        """
+        if threading.get_ident() != self._thread:
+            raise RecordingError("fibers belong to the thread that made them: make another Fibers object in this one")
+        group = _Group(list(tasks))
+        if not group.results:
+            return []
+        fiber = getcurrent()
+        if isinstance(fiber, _Fiber) and fiber.fibers is self:
+            if fiber.ending:
+                self._refuse(fiber)
+            group.owner = fiber
+            fiber.waits_for = group
+            self._unstarted.append(group)
+            try:
+                self._pause(fiber)
+            except BaseException:
+                if not group.all_started:  # interrupted before it was away
+                    self._unstarted.remove(group)
+                raise
+            finally:
+                fiber.waits_for = None
+        elif self._hub is not None:
+            raise RecordingError(
+                "run was called by `advance` or by a greenlet inside a task: call it from the task itself"
+            )
+        else:
+            self._run_outermost(group, fiber)
+        if group.failure is not None:
+            index, error = group.failure
+            group.failure = None
+            error.add_note(f"in {self._noun} {index}")
+            try:
+                raise error
+            finally:
+                del error  # else it would hold this frame, which holds it
+        return group.results
+
+    def park(self) -> None:
+        """Called inside a task: returns after the next `advance`."""
+        fiber = getcurrent()
+        if not isinstance(fiber, _Fiber) or fiber.fibers is not self:
+            raise RecordingError("park was called outside of any fiber: only a task given to `run` can park")
+        if fiber.ending:
+            self._refuse(fiber)
+        self._parked.append(fiber)
+        self._pause(fiber)
+
+    def _pause(self, fiber: _Fiber) -> None:
+        assert self._hub is not None
+        fiber.group.paused[fiber] = None
+        self._leave(fiber)
+        try:
+            self._hub.switch()
+        except BaseException:
+            if fiber in self._parked:  # interrupted before it was away
+                self._parked.remove(fiber)
+            raise
+        finally:
+            self._return(fiber)
+
+    def _refuse(self, fiber: _Fiber) -> NoReturn:
+        fiber.refused += 1
+        if fiber.refused > _PATIENCE:
+            assert self._hub is not None
+            self._leave(fiber)
+            self._hub.switch()  # for ever
+        raise GreenletExit
+
+    # In the hub.
+
+    def _run_outermost(self, group: _Group, hub: greenlet) -> None:
+        self._hub = hub
+        # Here modes would see, and slow down, what is done between two fibers.
+        self._base = group.state.without_modes()
+        self._base_level = current_layer() or 0
+        self._unstarted.append(group)
+        try:
+            if group.state != self._base:
+                self._base.apply()
+            self._streams = _streams()
+            self._streams_known = True
+            self._take_turns(group)
+        except BaseException as error:
+            self._end(group, error)
+            raise
+        finally:
+            self._hub = None
+            self._unstarted.clear()
+            self._parked.clear()
+            self._ready.clear()
+            if not group.state.holds():
+                group.state.apply()
+
+    def _take_turns(self, outermost: _Group) -> None:
+        while True:
+            if self._ready:
+                fiber = self._ready.popleft()
+                if fiber.ending:
+                    continue
+            elif self._unstarted:
+                fiber = self._start(self._unstarted[0])
+            else:
+                self._advance_all(outermost)
+                continue
+            if not self._streams_known:
+                for stream in self._streams:
+                    stream.refresh()
+                self._streams_known = True
+            group = fiber.group
+            fiber.switch()
+            if not group.all_started and fiber.index + 1 == len(group.results):
+                group.all_started = True
+                self._unstarted.remove(group)
+            if group.failure is not None:
+                self._end(group, group.failure[1])
+            if group.failure is not None or (group.all_started and not group.paused):
+                if group.owner is None:
+                    return
+                self._ready.appendleft(group.owner)
+
+    def _start(self, group: _Group) -> _Fiber:
+        assert self._hub is not None
+        fiber = _idle.fibers.pop() if _idle.fibers else _Fiber()
+        fiber.parent = self._hub
+        fiber.fibers, fiber.group = self, group
+        return fiber
+
+    def _advance_all(self, outermost: _Group) -> None:
+        assert self._parked
+        with_modes = outermost.state != self._base
+        if with_modes:
+            outermost.state.apply()
+        try:
+            self._advance()
+        finally:
+            if with_modes or not self._base.holds():
+                self._base.apply()
+            self._streams_known = False
+        self._ready.extend(self._parked)
+        self._parked.clear()
+
+    def _end(self, group: _Group, reason: BaseException) -> None:
+        """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""
+        if not group.all_started:
+            group.all_started = True
+            self._unstarted.remove(group)
+        for fiber in list(group.paused):
+            if fiber.waits_for is not None:
+                self._end(fiber.waits_for, reason)
+            fiber.ending = True
+            fiber.throw(GreenletExit)
+            if not fiber.dead:
+                _given_up.append(fiber)
+                warnings.warn(
+                    f"{self._noun} {fiber.index} does not end: it keeps catching GreenletExit. Let it catch Exception instead of "
+                    "BaseException; until then its memory is lost",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        for index, error in group.late_failures:
+            reason.add_note(f"while {self._noun} {index} was being ended because of this, it raised {error!r}")
+        group.late_failures.clear()
+
+    # In a fiber.
+
+    def work(self, fiber: _Fiber) -> None:
+        """Run tasks of the fiber's group until one of them has paused or none is left."""
+        group = fiber.group
+        results, context = group.results, group.context
+        at_home = group.state == self._base
+        guard = None
+        if not at_home:
+            guard = _cross_inference_mode(group.state.inference)
+            group.state.apply()
+        if group.owner is not None:
+            for layer in reversed(group.owner.layers):
+                _functorch.push_dynamic_layer_stack(layer)
+        grad, dtype = group.state.grad, group.state.dtype
+        try:
+            for index, task in group.tasks:
+                fiber.index = index
+                fiber.gr_context = context.copy()
+                results[index] = task()
+                # What one call without `with` leaves behind must not reach the next task; all else is looked at in the end.
+                if (
+                    is_grad_enabled() is not grad or get_default_dtype() is not dtype or count_function_modes()
+                ) and not group.state.holds():
+                    group.state.apply()
+                if group.paused and fiber in group.paused:
+                    break
+        except BaseException as error:
+            if not fiber.ending:
+                group.failure = (fiber.index, error)
+            elif not isinstance(error, GreenletExit):
+                group.late_failures.append((fiber.index, error))
+        self._pop_layers()
+        if guard is not None:
+            guard.__exit__(None, None, None)
+        if not self._base.holds():
+            self._base.apply()
+        for stream in self._streams:
+            stream.give_back(fiber)
+        self._streams_known = False
+        group.paused.pop(fiber, None)
+
+    def _leave(self, fiber: _Fiber) -> None:
+        """To what holds in the hub."""
+        base, outline = self._base, _outline()
+        if outline != base.outline or not base.plain:
+            if outline[1:] == base.outline[1:] and base.plain:
+                fiber.only_grad = True
+                _C._set_grad_enabled(base.grad)
+            elif not base.holds():
+                fiber.state = _TorchState.capture()
+                fiber.layers = self._pop_layers()
+                fiber.guard = _cross_inference_mode(base.inference)
+                base.apply()
+        for stream in self._streams:
+            stream.part(fiber)
+
+    def _return(self, fiber: _Fiber) -> None:
+        """To what held where the fiber paused."""
+        for stream in self._streams:
+            stream.join(fiber)
+        if fiber.only_grad:
+            _C._set_grad_enabled(not self._base.grad)
+            fiber.only_grad = False
+        elif fiber.state is not None:
+            if fiber.guard is not None:
+                fiber.guard.__exit__(None, None, None)
+            while fiber.layers:
+                _functorch.push_dynamic_layer_stack(fiber.layers.pop())
+            fiber.state.apply()
+            fiber.state = fiber.guard = None
+
+    def _pop_layers(self) -> list[Any]:
+        """The layers of `torch.func` above those that were there around the outermost `run`, taken away."""
+        layers: list[Any] = []
+        while (current_layer() or 0) > self._base_level:
+            layers.append(_functorch.pop_dynamic_layer_stack())
+        return layers
+
+
+class _Group:
+    """The tasks of one call of `run`."""
+
+    def __init__(self, tasks: list[Callable[[], Any]]) -> None:
+        self.tasks = enumerate(tasks)
+        self.results: list[Any] = [None] * len(tasks)
+        self.state = _TorchState.capture()
+        self.context: Context = copy_context()
+        self.owner: _Fiber | None = None
+        self.all_started = False
+        self.paused: dict[_Fiber, None] = {}
+        """Fibers whose task has paused and is not done."""
+        self.failure: tuple[int, BaseException] | None = None
+        self.late_failures: list[tuple[int, BaseException]] = []
+
+
+class _Fiber(greenlet):  # type: ignore[misc]
+    fibers: Fibers
+    group: _Group
+
+    def __init__(self) -> None:
+        super().__init__(_live)
+        self.index = -1
+        self.waits_for: _Group | None = None
+        self.ending = False
+        self.refused = 0
+        self.only_grad = False
+        """Whether its torch state while it is away differs from the hub's in nothing but the grad mode."""
+        self.state: _TorchState | None = None
+        """Its torch state while it is away, if it differs in more; with the layers and the guard that go with it."""
+        self.layers: list[Any] = []
+        self.guard: Any = None
+
+
+def _live() -> None:
+    """What every fiber does. One that is idle must not hold itself, or it could never be freed."""
+    while True:
+        fiber = getcurrent()
+        assert isinstance(fiber, _Fiber)
+        fiber.fibers.work(fiber)
+        del fiber.fibers, fiber.group
+        if fiber.ending or len(_idle.fibers) >= _MOST_IDLE:
+            return
+        fiber.gr_context = None
+        _idle.fibers.append(fiber)
+        hub = fiber.parent
+        assert hub is not None
+        del fiber
+        hub.switch()
+
+
+class _Idle(threading.local):
+    def __init__(self) -> None:
+        self.fibers: list[_Fiber] = []
+
+
+_idle = _Idle()
+_given_up: list[_Fiber] = []
+"""Kept, because freeing a greenlet means ending it."""
+
+
+class _Stream:
+    """One of torch's default generators, and who draws from what."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._own: dict[_Fiber, torch.Tensor] = {}
+        """What those fibers will draw from that do not draw from the common stream."""
+        self._parted = 0
+        self._bytes_at = (c_char * generator.get_state().nbytes).from_address
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Note where the common stream is: tasks that do not pause, and `advance`, draw from it without being watched."""
+        self._common = self._generator.get_state()
+        self._content = self._bytes_at(self._common.data_ptr()).raw
+
+    def part(self, fiber: _Fiber) -> None:
+        """The fiber pauses: what it would draw next is kept for it, if it has drawn at all."""
+        now = self._generator.get_state()
+        if fiber in self._own:
+            self._own[fiber] = now
+            self._generator.set_state(self._common)
+            return
+        # Comparing tensors takes ten times as long, and this is done whenever a fiber pauses.
+        content = self._bytes_at(now.data_ptr()).raw
+        if content == self._content:
+            return
+        self._own[fiber] = now
+        self._parted += 1
+        digest = hashlib.blake2b(content, digest_size=8, salt=self._parted.to_bytes(8, "little")).digest()
+        self._generator.manual_seed(int.from_bytes(digest, "little"))
+        self.refresh()
+
+    def join(self, fiber: _Fiber) -> None:
+        if fiber in self._own:
+            self._generator.set_state(self._own[fiber])
+
+    def give_back(self, fiber: _Fiber) -> None:
+        """The fiber's tasks are done."""
+        if self._own.pop(fiber, None) is not None:
+            self._generator.set_state(self._common)
+
+
+def _streams() -> list[_Stream]:
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    return [_Stream(generator) for generator in generators]
+
+
+class _TorchState(NamedTuple):
+    """What torch keeps for the whole thread, or the whole process, and a task may change for itself."""
+
+    outline: tuple[Any, ...]
+    plain: bool
+    """Whether nothing is on that has settings, so that the outline says all."""
+    grad: bool
+    inference: bool
+    dtype: torch.dtype
+    anomaly: tuple[bool, bool]
+    deterministic: tuple[bool, bool]
+    multithreading: bool
+    overrides: Any
+    autocast: tuple[Any, ...]
+    hooks_refusal: str | None
+    hooks: tuple[Any, ...]
+    dispatch_modes: tuple[Any, ...]
+    function_modes: tuple[Any, ...]
+    device_context: Any
+
+    @staticmethod
+    def capture() -> _TorchState:
+        hooks = _saved_tensor_hooks()
+        modes = count_dispatch_modes() + count_function_modes()
+        anomaly, deterministic = is_anomaly_enabled(), _get_deterministic_algorithms()
+        return _TorchState(
+            _outline(),
+            not (anomaly or deterministic or hooks or modes or _is_any_autocast_enabled()),
+            is_grad_enabled(),
+            is_inference_mode_enabled(),
+            get_default_dtype(),
+            (anomaly, torch.is_anomaly_check_nan_enabled()),
+            (deterministic, _C._get_deterministic_algorithms_warn_only()),
+            _is_multithreading_enabled(),
+            _C._get_torch_function_state(),  # type: ignore[attr-defined]
+            _autocast_settings(),
+            _autograd._saved_tensors_hooks_get_disabled_error_message(),
+            hooks,
+            tuple(_get_current_dispatch_mode_stack()),
+            tuple([_C._get_function_stack_at(number) for number in range(count_function_modes())]),
+            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+        )
+
+    def holds(self) -> bool:
+        """Whether this is the state now. Settings of what is off, before and now, are not looked at."""
+        return _outline() == self.outline and (self.plain or _TorchState.capture() == self)
+
+    def without_modes(self) -> _TorchState:
+        if not (self.dispatch_modes or self.function_modes):
+            return self
+        self.apply(modes=False)
+        try:
+            return _TorchState.capture()
+        finally:
+            self.apply()
+
+    def apply(self, *, modes: bool = True) -> None:
+        """Make this the state: all but inference mode and layers of `torch.func`, which can only be entered and left."""
+        # Modes would see what is called here, so they go first and come last.
+        while count_function_modes():
+            _C._pop_torch_function_stack()
+        while count_dispatch_modes():
+            _pop_mode()
+        _C._set_torch_function_state(self.overrides)  # type: ignore[attr-defined]
+        _C._set_grad_enabled(self.grad)
+        torch.set_default_dtype(self.dtype)
+        torch.set_anomaly_enabled(*self.anomaly)
+        _C._set_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
+        _C._set_multithreading_enabled(self.multithreading)
+        if _autocast_settings() != self.autocast:
+            *devices, cached = self.autocast
+            for device, enabled, dtype in devices:
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+            torch.set_autocast_cache_enabled(cached)
+            torch.clear_autocast_cache()  # it holds weights that were cast for another fiber, perhaps without gradients
+        _autograd._saved_tensors_hooks_enable()
+        _take_saved_tensor_hooks()
+        for pack, unpack in self.hooks:
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+        if self.hooks_refusal is not None:
+            _autograd._saved_tensors_hooks_disable(self.hooks_refusal, False)
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context if modes else None
+        if modes:
+            for mode in self.dispatch_modes:
+                _push_mode(mode)
+            for mode in self.function_modes:
+                _C._push_on_torch_function_stack(mode)
+
+
+def _outline() -> tuple[Any, ...]:
+    return (
+        is_grad_enabled(),
+        is_inference_mode_enabled(),
+        get_default_dtype(),
+        is_anomaly_enabled(),
+        _get_deterministic_algorithms(),
+        _is_multithreading_enabled(),
+        _is_torch_function_enabled(),
+        _is_any_autocast_enabled(),
+        count_function_modes(),
+        count_dispatch_modes(),
+        top_saved_tensor_hooks(True),
+        current_layer(),
+    )
+
+
+def _autocast_settings() -> tuple[Any, ...]:
+    devices = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        devices.append(accelerator.type)
+    settings = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+    return (*settings, torch.is_autocast_cache_enabled())
+
+
+def _take_saved_tensor_hooks() -> list[Any]:
+    """All of them, outermost first."""
+    hooks: list[Any] = []
+    while (top := top_saved_tensor_hooks(True)) is not None:
+        hooks.insert(0, top)
+        _autograd._pop_saved_tensors_default_hooks()
+    return hooks
+
+
+def _saved_tensor_hooks() -> tuple[Any, ...]:
+    hooks = _take_saved_tensor_hooks()
+    for pack, unpack in hooks:
+        _autograd._push_saved_tensors_default_hooks(pack, unpack)
+    return tuple(hooks)
+
+
+def _cross_inference_mode(inside: bool) -> Any:
+    """Enter or leave inference mode, if that is to be done; exiting what is returned brings back all that held before.
+
+    Guards of different fibers do not nest, which is no harm: each brings back what it found, not what another changed.
+    """
+    if is_inference_mode_enabled() is inside:
+        return None
+    guard = _C._InferenceMode(inside)
+    guard.__enter__()
+    return guard
