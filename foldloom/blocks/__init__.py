@@ -1,7 +1,7 @@
 """Blocks: small typed functions from Python objects to tensors, put together into models over data of any shape."""
 
 from foldloom.blocks.block import Block, Identity, Pipe, convert_to_block
-from foldloom.blocks.compiling import compile
+from foldloom.blocks.compiling import compile  # noqa: A004 - always used as fb.compile
 from foldloom.blocks.composition import AllOf, Composition, Record
 from foldloom.blocks.computing import Concat, FromTensor, Function, Zeros
 from foldloom.blocks.dispatch import ForwardDeclaration, OneOf, Optional

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Self, cast
 
 import torch
@@ -34,16 +34,19 @@ class Block(copying.Copyable, Portable):
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _line: str
     _printed = ""
+    _printed_path = ""
+    _parts: list[tuple[str, Block]]
+    _wholes: list[tuple[weakref.ref[Block], str]]
+    _declared: list[tuple[str, Any]]
+    takes: BlockType
+    gives: BlockType
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         self._arguments = (args, kwargs)
         self._line = user_line()
-        self._parts: list[tuple[str, Block]] = []
-        self._wholes: list[tuple[weakref.ref[Block], str]] = []
-        self._declared: list[tuple[str, Any]] = []
-        self.takes: BlockType = Unknown()
-        self.gives: BlockType = Unknown()
+        self._parts, self._wholes, self._declared = [], [], []
+        self.takes, self.gives = Unknown(), Unknown()
         return self
 
     # --- what a kind of block defines ----------------------------------------------------------------------------
@@ -74,10 +77,16 @@ class Block(copying.Copyable, Portable):
     def state_without_weights(self) -> dict[str, Any]:
         """What another process needs to record with this block: everything but what only runs where the weights are."""
         state = {name: value for name, value in self.__getstate__().items() if name not in ("_arguments", "_declared")}
-        return {**state, "_printed": repr(self)}
+        return {**state, "_printed": repr(self), "_printed_path": self.path}
 
-    def check(self) -> None:
-        """Complain about what can only be judged when everything is there."""
+    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+        """Ask the block's cell what the block will ask it, so that it knows the answer where there are no weights."""
+
+    def check_wiring(self) -> None:
+        """Complain about what is missing, now that a model is to be made."""
+
+    def check_types(self) -> None:
+        """Complain about types that are still unknown, when there is more to say than that."""
 
     @property
     def parts(self) -> Sequence[tuple[str, Block]]:
@@ -150,6 +159,12 @@ class Block(copying.Copyable, Portable):
             detail = "" if parts in (whole, whole[::-1]) else f": {parts[0]} is not {parts[1]}"
             raise self.type_error(message(*whole) + detail + _hint(clash)) from None
 
+    def give(self, found: BlockType) -> None:
+        """This is what the output turns out to be."""
+        self.fit(
+            found, self.gives, lambda gives, wanted: f"{shortened(self)} gives {gives}, but {wanted} is wanted of it"
+        )
+
     def type_error(self, message: str) -> BlockTypeError:
         return BlockTypeError(f"{message}\n  in {self.path}\n  at {user_line()}{self._made_elsewhere()}")
 
@@ -182,6 +197,8 @@ class Block(copying.Copyable, Portable):
     @property
     def path(self) -> str:
         """Where the block stands, from the outermost block that it is a part of."""
+        if self._printed_path:
+            return self._printed_path
         steps = [shortened(self)]
         block, seen = self, {id(self)}
         while True:
@@ -326,17 +343,15 @@ class Pipe(Block):
         return self._stages
 
     def lowered(self, lower: Lowering) -> Run:
-        return chained([lower(stage) for stage in self._stages])
+        return chained([lower(stage) for stage in self._stages if type(stage) is not Identity])
 
     def __repr__(self) -> str:
-        return " >> ".join(map(repr, self._stages)) or "Pipe()"
+        return " >> ".join(repr(stage) for stage in self._stages if type(stage) is not Identity) or "Pipe()"
 
 
 def _stages(block: Block) -> list[Block]:
-    """Pipes are joined and identities dropped, so that neither costs anything while recording."""
-    if isinstance(block, Pipe):
-        return block._stages
-    return [] if type(block) is Identity and not block._declared else [block]
+    """Pipes are joined, so that they cost nothing while recording."""
+    return block._stages if type(block) is Pipe else [block]
 
 
 def chained(runs: Sequence[Run]) -> Run:

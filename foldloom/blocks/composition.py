@@ -34,13 +34,9 @@ class Record(Block):
         self._keys, blocks = _items(named_blocks)
         self._blocks = [self.adopt(f"[{key!r}]", block) for key, block in zip(self._keys, blocks, strict=True)]
         self.gives = TupleType([block.gives for block in self._blocks])
-        self.settle()
         if type(named_blocks) is dict or any(not isinstance(key, (int, slice)) for key in self._keys):
-            with attempt():
-                self.fit(self.takes, PyObjectType(), self._refused)
-
-    def _refused(self, takes: BlockType, _: BlockType) -> str:
-        return f"{shortened(self)} has named fields, which {takes} has not. Give a tuple of blocks to take the items in order: fb.Record((..., ...))"
+            self.takes = PyObjectType()  # nothing else has names
+        self.settle()
 
     def _infer(self) -> None:
         if wait_for_head(self.takes, self._infer):
@@ -58,15 +54,14 @@ class Record(Block):
     def _item(self, takes: BlockType, key: Any) -> BlockType:
         if isinstance(takes, PyObjectType):
             return takes
-        if not isinstance(takes, TupleType) or not isinstance(key, (int, slice)):
-            if isinstance(takes, TupleType):
-                raise self.type_error(self._refused(known(takes), takes))
+        if not isinstance(takes, TupleType):
             raise self.type_error(f"{shortened(self)} takes a Python object or a tuple, not {known(takes)}")
         if isinstance(key, slice):
             return TupleType(list(takes.items[key]))
         if not -len(takes.items) <= key < len(takes.items):
             raise self.type_error(f"{shortened(self)} takes item {key} of {known(takes)}, which has {len(takes.items)}")
-        return takes.items[key]
+        item: BlockType = takes.items[key]
+        return item
 
     def position_of(self, key: Any) -> Any:
         if key in self._keys:
@@ -211,19 +206,27 @@ class Composition(Block):
             )
         if not sources:
             raise self.wiring_error(f"{shortened(block)} reads nothing: name what it reads, or leave the line out")
-        with attempt():
-            givers = tuple([self._source(source) for source in sources])
-            self._refuse_circle(block, givers)
-            self._include(block)
-            given = givers[0].gives if len(givers) == 1 else TupleType([giver.gives for giver in givers])
-            block.fit(
-                given,
-                block.takes,
-                lambda gives, takes: (
-                    f"{', '.join(map(shortened, sources))} gives {gives}, but {shortened(block)} takes {takes}"
-                ),
-            )
-            self._sources[block] = givers
+        before = list(self._parts), dict(self._sources)
+        try:
+            with attempt():
+                self._wire(block, sources)
+        except Exception:
+            self._parts, self._sources = before
+            raise
+
+    def _wire(self, block: Block, sources: Sequence[Any]) -> None:
+        givers = tuple([self._source(source) for source in sources])
+        self._refuse_circle(block, givers)
+        self._include(block)
+        given = givers[0].gives if len(givers) == 1 else TupleType([giver.gives for giver in givers])
+        block.fit(
+            given,
+            block.takes,
+            lambda gives, takes: (
+                f"{', '.join(map(shortened, sources))} gives {gives}, but {shortened(block)} takes {takes}"
+            ),
+        )
+        self._sources[block] = givers
 
     def _include(self, child: Any) -> None:
         known_parts = [part for _, part in self._parts]
@@ -231,7 +234,7 @@ class Composition(Block):
             block = self.adopt(f"[{len(known_parts)}]", child)
             self._sources.setdefault(block, ())
 
-    def _source(self, source: Any) -> Block:
+    def _source(self, source: object) -> Block:
         if isinstance(source, Wire):
             giver = self._source(source.source)
             item = GetItem(giver.position_of(source.key))
@@ -273,7 +276,7 @@ class Composition(Block):
                     f"nobody reads {shortened(block)}, which gives {known(block.gives)}. Read it, leave it out, or send it to fb.Void()"
                 )
 
-    def check(self) -> None:
+    def check_wiring(self) -> None:
         if not self._sources.get(self.output):
             with attempt():
                 self.output.fit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from foldloom.blocks.types import (
     VoidType,
     convert_to_type,
     dtype_name,
+    with_dtypes,
 )
 from foldloom.errors import CellError
 from foldloom.graph import Type
@@ -83,26 +84,27 @@ class Function(Block):
         if not self._infers:
             return
         gives = self._tried(takes)
-        self.fit(
-            gives, self.gives, lambda found, wanted: f"{shortened(self)} gives {found}, but {wanted} is wanted of it"
-        )
+        self.give(gives)
 
     def _tried(self, takes: BlockType) -> BlockType:
-        types = [Type(item.shape, item.dtype) for item in takes.terminal_types() if isinstance(item, TensorType)]
         try:
             _initialize(self._function, takes)
-            signature = self._signature(tuple(types), takes)
+            signature = self._signature(self.make_cell(), takes)
         except (CellError, TypeError, ValueError, RuntimeError) as error:
             reason = error.__cause__ or error
             raise self.type_error(f"{shortened(self)} cannot take {takes}: {reason}") from error
         outputs = iter([TensorType(type.shape, type.dtype) for type in signature.op.outputs])
         return self._returned(signature.returns, outputs)
 
-    def _signature(self, types: tuple[Type, ...], takes: BlockType) -> Signature:
+    def _signature(self, cell: Cell, takes: BlockType) -> Signature:
+        types = tuple([Type(item.shape, item.dtype) for item in takes.terminal_types() if isinstance(item, TensorType)])
         nesting = flatten(takes.unflatten(types), []) if self._calls_nested and isinstance(takes, TupleType) else None
         if nesting is not None and all(part is None for part in nesting[2]):
             nesting = None
-        return self.make_cell().signature(types, nesting, ())
+        return cell.signature(types, nesting, ())
+
+    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+        self._signature(cell, with_dtypes(known(self.takes), dtypes))
 
     def _returned(self, nesting: Nesting, outputs: Any) -> BlockType:
         if nesting is None:
@@ -257,6 +259,10 @@ class FromTensor(Block):
         assert isinstance(self.gives, TensorType)
         constant = lower.constant(self._tensor, self.gives)
         return lambda _: constant
+
+    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+        if self._learns:
+            cell.signature((Type((), "int64"),), None, ())
 
     def state_without_weights(self) -> dict[str, Any]:
         state = super().state_without_weights()

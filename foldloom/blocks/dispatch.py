@@ -257,7 +257,7 @@ class Reference(Block):
     def parts(self) -> Sequence[tuple[str, Block]]:
         return [] if self.declaration.resolved is None else [("()", self.declaration.resolved)]
 
-    def check(self) -> None:
+    def check_wiring(self) -> None:
         if self.declaration.resolved is None:
             raise self.wiring_error(
                 f"{self.declaration!r}, made at {self.declaration._line}, was never resolved: write `declaration.resolve_to(block)`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from foldloom.blocks.block import Block
 from foldloom.blocks.errors import WiringError
-from foldloom.blocks.lowering import Lowering, Run
+from foldloom.blocks.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.lazy.scope import user_line
@@ -31,8 +30,7 @@ class Tensor(Block):
 
     def lowered(self, lower: Lowering) -> Run:
         dtype = lower.dtype(self._type.dtype)
-        convert = _number(dtype) if self._type.shape == () else None
-        return self._array(dtype) if convert is None else self._checked(convert)
+        return self._array(dtype) if self._type.shape else self._checked(number_maker(dtype))
 
     def _checked(self, convert: Run) -> Run:
         def run(value: Any) -> Any:
@@ -51,8 +49,8 @@ class Tensor(Block):
             if isinstance(value, torch.Tensor):
                 made: Any = value.to(torch_dtype)
             else:
-                made = np.asarray(value)
-                if made.dtype.kind not in "biufc":  # None would silently become nan
+                made = _as_array(value)
+                if made is None:
                     raise self._refused(value)
                 made = made.astype(dtype) if dtype != "bfloat16" else torch.from_numpy(made).to(torch_dtype)
             if made.shape != shape:
@@ -61,7 +59,7 @@ class Tensor(Block):
                 )
             return made
 
-        return self._checked(run)
+        return run
 
     def _refused(self, value: object) -> Exception:
         return self.input_error(
@@ -69,14 +67,12 @@ class Tensor(Block):
         )
 
 
-def _number(dtype: str) -> Run | None:
-    """Numbers that a recorder takes as they are, or nearly so."""
-    if dtype == "int64":
-        return operator.index
-    if dtype in ("float32", "float64"):
-        kind = getattr(np, dtype)
-        return lambda value: kind(float(value))
-    return None
+def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return None
+    return array if array.dtype.kind in "biufc" else None  # of None, numpy would make nan
 
 
 class Scalar(Tensor):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from foldloom.blocks.block import Block
-from foldloom.blocks.inference import Unknown, head, known, wait_for_head
-from foldloom.blocks.lowering import Lowering, Run
+from foldloom.blocks.inference import Unknown, head, known, unify, wait_for_head
+from foldloom.blocks.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import (
     BlockType,
@@ -22,9 +20,14 @@ from foldloom.blocks.types import (
 )
 
 
-def element_of(block: Block, sequence: BlockType, look: Callable[[], None]) -> BlockType | None:
+def element_of(
+    block: Block, sequence: BlockType, look: Callable[[], None], wanted: BlockType | None = None
+) -> BlockType | None:
     """The type of the elements of a sequence, a tuple of like things, or a Python object; None if it is not known yet, and then
-    ``look`` is called when it is."""
+    ``look`` is called when it is. Where elements are wanted to be Python objects, so is the sequence."""
+    wants_objects = wanted is not None and not wait_for_head(wanted, look) and isinstance(head(wanted), PyObjectType)
+    if wants_objects and isinstance(head(sequence), Unknown):
+        unify(sequence, PyObjectType())
     if wait_for_head(sequence, look):
         return None
     type = head(sequence)
@@ -79,9 +82,7 @@ class GetItem(Block):
         if wait_for_head(self.takes, self._infer):
             return
         item = self._item(head(self.takes))
-        self.fit(
-            item, self.gives, lambda found, wanted: f"{shortened(self)} gives {found}, but {wanted} is wanted of it"
-        )
+        self.give(item)
 
     def _item(self, takes: BlockType) -> BlockType:
         if isinstance(takes, PyObjectType):
@@ -96,7 +97,8 @@ class GetItem(Block):
             raise self.type_error(
                 f"{shortened(self)} looks for item {self._key} of {known(takes)}, which has {len(takes.items)}"
             )
-        return takes.items[self._key]
+        item: BlockType = takes.items[self._key]
+        return item
 
     def lowered(self, lower: Lowering) -> Run:
         if isinstance(head(self.takes), BroadcastSequenceType):
@@ -141,9 +143,7 @@ class Slice(Block):
         if not isinstance(takes, (PyObjectType, SequenceType, TupleType)):
             raise self.type_error(f"{shortened(self)} takes a sequence, a tuple or a Python object, not {known(takes)}")
         sliced = TupleType(list(takes.items[self._slice])) if isinstance(takes, TupleType) else takes
-        self.fit(
-            sliced, self.gives, lambda found, wanted: f"{shortened(self)} gives {found}, but {wanted} is wanted of it"
-        )
+        self.give(sliced)
 
     def lowered(self, lower: Lowering) -> Run:
         return item_getter(self, self._slice)
@@ -160,11 +160,7 @@ class Nth(Block):
     def _infer(self) -> None:
         element = element_of(self, self._sequence, self._infer)
         if element is not None:
-            self.fit(
-                element,
-                self.gives,
-                lambda found, wanted: f"{shortened(self)} gives {found}, but {wanted} is wanted of it",
-            )
+            self.give(element)
 
     def lowered(self, lower: Lowering) -> Run:
         if isinstance(head(self._sequence), BroadcastSequenceType):
@@ -192,5 +188,5 @@ class Length(Block):
             refuse_endless(self, self.takes)
 
     def lowered(self, lower: Lowering) -> Run:
-        kind = getattr(np, lower.dtype(self._type.dtype))
-        return lambda value: kind(len(value))
+        make = number_maker(lower.dtype(self._type.dtype))
+        return lambda value: make(len(value))

@@ -41,7 +41,7 @@ class FC(LazyModuleMixin, nn.Module):
         self.num_units = num_units
         self.activation, self.initializer, self.normalization_fn = activation, initializer, normalization_fn
         self.input_dropout, self.output_dropout = nn.Dropout(1 - input_keep_prob), nn.Dropout(1 - output_keep_prob)
-        self.weight: nn.Parameter = UninitializedParameter()
+        self.weight: nn.Parameter | UninitializedParameter = UninitializedParameter()
         self.bias = nn.Parameter(torch.zeros(num_units))
         self.lengths = nn.Parameter(torch.ones(num_units)) if weight_norm else None
 
@@ -62,7 +62,7 @@ class FC(LazyModuleMixin, nn.Module):
                 self.lengths.copy_(self.weight.norm(dim=1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.weight
+        weight: torch.Tensor = self.weight
         if self.lengths is not None:
             weight = functional.normalize(weight, dim=1) * self.lengths.unsqueeze(1)
         y = functional.linear(self.input_dropout(x), weight, self.bias)

@@ -6,10 +6,12 @@ a function of its own, made for the types that were inferred, and calls those of
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from foldloom.blocks.types import TensorType
@@ -24,6 +26,17 @@ Run = Callable[[Any], Any]
 A tensor is a tensor, a handle of one that is not computed yet, or a number or array that was given and that a cell would
 take as it is; a tuple is a tuple, a sequence a list, a broadcast sequence the one thing that it repeats, nothing is None.
 """
+
+
+def number_maker(dtype: str) -> Run:
+    """From a number to one of this dtype, in a form that a recorder takes as it is or nearly so."""
+    if dtype == "int64":
+        return operator.index
+    if dtype in ("float32", "float64"):
+        kind = getattr(np, dtype)
+        return lambda value: kind(float(value))
+    torch_dtype = getattr(torch, dtype)
+    return lambda value: torch.tensor(value, dtype=torch_dtype)
 
 
 class MetricSink(threading.local):

@@ -11,7 +11,7 @@ from foldloom.blocks.cells import ModuleNames, NamedCell
 from foldloom.blocks.inference import known
 from foldloom.blocks.lowering import Lowering, all_blocks
 from foldloom.blocks.planner import Planner, deep_recursion
-from foldloom.blocks.program import Labels, MetricRows, Program, metrics_of, no_rows, tidied
+from foldloom.blocks.program import Labels, MetricRows, Program, no_rows, tidied
 from foldloom.blocks.rules import check_root
 from foldloom.blocks.types import dtype_name
 from foldloom.engine import Planned

@@ -44,22 +44,22 @@ class OnTheFly(Block):
         return owner if isinstance(owner, torch.nn.Module) else None
 
     def lowered(self, lower: Lowering) -> Run:
-        fn, as_tensors = self._fn, _as_tensors(known(self.takes))
+        fn, as_tensors = self._fn, _as_tensors(known(self.takes), lower)
         if isinstance(head(self.takes), TupleType):
             return lambda values: fn(*as_tensors(values))
         return lambda value: fn(as_tensors(value))
 
 
-def _as_tensors(type: BlockType) -> Run:
+def _as_tensors(type: BlockType, lower: Lowering) -> Run:
     """Arrays and numbers as tensors: the user's code may do more with them than pass them on."""
     if isinstance(type, TensorType):
-        dtype = getattr(torch, type.dtype)
+        dtype = getattr(torch, lower.dtype(type.dtype))
         return lambda value: torch.tensor(value, dtype=dtype) if isinstance(value, _GIVEN) else value
     if isinstance(type, TupleType):
-        runs = [_as_tensors(item) for item in type.items]
+        runs = [_as_tensors(item, lower) for item in type.items]
         return lambda values: tuple([run(value) for run, value in zip(runs, values, strict=True)])
     if isinstance(type, SequenceType):
-        each = _as_tensors(type.element)
+        each = _as_tensors(type.element, lower)
         return lambda values: [each(value) for value in values]
     return lambda value: value
 

@@ -14,10 +14,12 @@ import torch
 
 from foldloom.blocks.cells import NamedCell
 from foldloom.blocks.errors import BlockError, BlockInputError
+from foldloom.blocks.inference import known
 from foldloom.blocks.lowering import Lowering
-from foldloom.blocks.program import Program
+from foldloom.blocks.program import Program, terminals
 from foldloom.engine import Planned
-from foldloom.errors import ArgumentError
+from foldloom.errors import ArgumentError, CellError
+from foldloom.graph import Type
 from foldloom.lazy import Cell, plan
 from foldloom.lazy.recorder import Recorder
 from foldloom.lazy.scope import recording_into
@@ -107,7 +109,22 @@ class Planner:
                 recorder.end_example(outputs, template)
         return recorder.close(self._names)
 
+    def _announce(self) -> None:
+        """Ask all cells now what they will be asked where there are no weights."""
+        root, cells, given, dtypes, *_ = self._parts
+        for block, cell in cells.items():
+            try:
+                block.announce(cell, dtypes)
+            except CellError:
+                # A function that fixes its own dtype may refuse the one that all others got with the weights; what it is
+                # really called with is then known from recordings, if there were any.
+                continue
+        for type in (*terminals(known(root.gives)), *self._program.metrics.values()):
+            dtype = dtypes.get(type.dtype, type.dtype)
+            given.signature((Type(type.shape, dtype),), None, ())
+
     def __reduce__(self) -> tuple[Callable[[bytes], Planner], tuple[bytes]]:
+        self._announce()
         stream = io.BytesIO()
         try:
             _WithoutWeights(stream).dump(self._parts)

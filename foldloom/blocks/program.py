@@ -53,8 +53,9 @@ class Labels:
     @staticmethod
     def joined(all_labels: Sequence[Labels]) -> torch.Tensor | list[Any]:
         filled = [labels.values for labels in all_labels if len(labels.values)]
-        if filled and all(isinstance(values, np.ndarray) and values.dtype == filled[0].dtype for values in filled):
-            return torch.from_numpy(np.concatenate(filled))
+        arrays = [values for values in filled if isinstance(values, np.ndarray)]
+        if arrays and len(arrays) == len(filled) and len({array.dtype for array in arrays}) == 1:
+            return torch.from_numpy(np.concatenate(arrays))
         return [value for values in filled for value in (values.tolist() if isinstance(values, np.ndarray) else values)]
 
 
@@ -74,7 +75,8 @@ class Program:
         if not self.metrics:
             return self._finish(self.run(example))
         sink = self._sink
-        sink.rows, sink.labels = ({name: [] for name in self.metrics} for _ in range(2))
+        sink.rows = {name: [] for name in self.metrics}
+        sink.labels = {name: [] for name in self.metrics}
         output = self._finish(self.run(example))
         return output, sink.rows, {name: Labels(labels) for name, labels in sink.labels.items()}
 
@@ -100,17 +102,26 @@ def _finished(type: BlockType, given: Cell) -> Run:
     return lambda value: value
 
 
+def terminals(type: BlockType) -> list[TensorType]:
+    """All tensors in a type, in tuples and sequences alike."""
+    return [type] if isinstance(type, TensorType) else [inner for part in type.parts for inner in terminals(part)]
+
+
 def tidied(stacked: Any, type: BlockType, dtypes: Any) -> Any:
     """What stacking cannot know without types: that nothing is None, and what no row at all would look like."""
     if isinstance(type, VoidType):
         return None
     if isinstance(type, TupleType):
         return tuple([tidied(item, part, dtypes) for item, part in zip(stacked, type.items, strict=True)])
-    if isinstance(stacked, Ragged) and isinstance(type, SequenceType) and isinstance(type.element, TensorType):
-        return (
-            stacked if len(stacked.values) else Ragged(no_rows(type.element, dtypes, stacked.values), stacked.lengths)
-        )
+    if isinstance(stacked, Ragged) and isinstance(type, SequenceType) and not len(stacked.values):
+        return _empty(stacked, type.element, dtypes)
     return stacked
+
+
+def _empty(stacked: Ragged, type: BlockType, dtypes: Any) -> Any:
+    if isinstance(type, TupleType):
+        return tuple([_empty(stacked, item, dtypes) for item in type.items])
+    return Ragged(no_rows(type, dtypes, stacked.values), stacked.lengths) if isinstance(type, TensorType) else stacked
 
 
 def no_rows(type: TensorType, dtypes: Any, like: torch.Tensor) -> torch.Tensor:

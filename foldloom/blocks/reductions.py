@@ -10,7 +10,7 @@ import torch
 from foldloom.blocks.block import Block, Pipe
 from foldloom.blocks.composition import AllOf
 from foldloom.blocks.computing import Function, zeros_of
-from foldloom.blocks.inference import Unknown, known
+from foldloom.blocks.inference import Unknown, known, unknowns
 from foldloom.blocks.items import Length, element_of, refuse_endless, takes_nothing
 from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.printing import shortened
@@ -159,7 +159,7 @@ class RNN(Block):
                 initial.gives,
                 lambda state, gives: f"the state of {shortened(self)} is {state}, but it starts with {gives}",
             )
-        element = element_of(self, self._sequence, self._infer)
+        element = element_of(self, self._sequence, self._infer, self._element)
         if element is None:
             return
         refuse_endless(self, self._sequence)
@@ -168,6 +168,13 @@ class RNN(Block):
             self._element,
             lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(cell)} takes {other}",
         )
+
+    def check_types(self) -> None:
+        if unknowns(self._state):
+            raise self.type_error(
+                f"it cannot be inferred what the state of {shortened(self)} is, because its cell both takes and gives it. Say what it "
+                "starts with: fb.RNN(cell, initial_state=fb.Zeros(...))"
+            )
 
     def certain_parts(self) -> Iterable[Block]:
         return () if self._initial is None else (self._initial,)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foldloom.blocks.errors import BlockTypeError
-from foldloom.blocks.inference import Unknown, attempt, head, known, unify, unknowns
+from foldloom.blocks.inference import attempt, known, unify, unknowns
 from foldloom.blocks.lowering import all_blocks
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import (
@@ -27,11 +26,13 @@ def check_root(root: Block, objects_at_root: bool) -> None:
     """Raise what is wrong with a block as a whole: nothing of it shows in a part alone."""
     blocks = list(all_blocks(root))
     for block in blocks:
-        block.check()
-    if isinstance(head(root.takes), Unknown):
+        block.check_wiring()
+    for unknown in unknowns(root.takes):
         # What nobody asks anything of is what the user has: a Python object.
         with attempt():
-            unify(root.takes, PyObjectType())
+            unify(unknown, PyObjectType())
+    for block in blocks:
+        block.check_types()
     for block in blocks:
         for type, way in ((block.takes, "takes"), (block.gives, "gives")):
             if unknowns(type):
@@ -67,7 +68,7 @@ def _check_output(root: Block, output: BlockType, objects_at_root: bool, has_met
             f"the output {output} has Python objects in it, but a model gives tensors. End with fb.Scalar, fb.Vector or fb.Tensor to "
             "make tensors of them, or carry them as labels of an fb.Metric"
         )
-    if kinds <= {VoidType, TupleType, SequenceType} and not has_metrics and output != TupleType():
+    if kinds <= {VoidType, TupleType, SequenceType} and not (has_metrics or objects_at_root):
         raise root.type_error(f"{shortened(root)} gives nothing and has no fb.Metric: there is nothing to compute")
 
 

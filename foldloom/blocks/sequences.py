@@ -29,21 +29,17 @@ class Map(Block):
         self.settle()
 
     def _infer(self) -> None:
-        element = element_of(self, self.takes, self._infer)
+        inner = self._element
+        element = element_of(self, self.takes, self._infer, inner.takes)
         if element is None:
             return
-        inner = self._element
         inner.fit(
             element,
             inner.takes,
             lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(inner)} takes {other}",
         )
         kind = BroadcastSequenceType if isinstance(head(self.takes), BroadcastSequenceType) else SequenceType
-        self.fit(
-            kind(inner.gives),
-            self.gives,
-            lambda found, wanted: f"{shortened(self)} gives {found}, but {wanted} is wanted of it",
-        )
+        self.give(kind(inner.gives))
 
     def lowered(self, lower: Lowering) -> Run:
         run = lower(self._element)
@@ -73,7 +69,7 @@ class Zip(Block):
             return
         takes = head(self.takes)
         if isinstance(takes, PyObjectType):
-            self.fit(takes, self.gives, self._wanted)
+            self.give(takes)
             return
         if not isinstance(takes, TupleType):
             raise self.type_error(f"{shortened(self)} takes a tuple of sequences, not {known(takes)}")
@@ -81,10 +77,7 @@ class Zip(Block):
         if any(element is None for element in elements):
             return
         kind = BroadcastSequenceType if all(self._endless(takes)) and elements else SequenceType
-        self.fit(kind(TupleType([element for element in elements if element is not None])), self.gives, self._wanted)
-
-    def _wanted(self, found: BlockType, wanted: BlockType) -> str:
-        return f"{shortened(self)} gives {found}, but {wanted} is wanted of it"
+        self.give(kind(TupleType([element for element in elements if element is not None])))
 
     @staticmethod
     def _endless(takes: BlockType) -> list[bool]:
@@ -130,11 +123,7 @@ class NGrams(Block):
         if element is None:
             return
         refuse_endless(self, self.takes)
-        self.fit(
-            SequenceType(TupleType([element] * self._n)),
-            self.gives,
-            lambda found, wanted: f"{shortened(self)} gives {found}, but {wanted} is wanted of it",
-        )
+        self.give(SequenceType(TupleType([element] * self._n)))
 
     def lowered(self, lower: Lowering) -> Run:
         starts = range(self._n)
@@ -171,7 +160,7 @@ class Fold(Block):
             combine.gives,
             lambda one, other: f"the state of {shortened(self)} is {one}, but {shortened(combine)} gives {other}",
         )
-        element = element_of(self, self.takes, self._infer)
+        element = element_of(self, self.takes, self._infer, self._elements)
         if element is None:
             return
         refuse_endless(self, self.takes)

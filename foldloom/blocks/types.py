@@ -13,7 +13,7 @@ is a Python object itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,3 +201,10 @@ def canonicalize_type(type: Any) -> BlockType:
     if parts and is_finite and all(isinstance(part, PyObjectType) for part in parts):
         return PyObjectType()
     return converted.with_parts(parts)
+
+
+def with_dtypes(type: BlockType, dtypes: Mapping[str, str]) -> BlockType:
+    """The type with every dtype replaced that has another by now."""
+    if isinstance(type, TensorType):
+        return TensorType(type.shape, dtypes.get(type.dtype, type.dtype))
+    return type.with_parts([with_dtypes(part, dtypes) for part in type.parts])
