@@ -10,7 +10,7 @@ from torch import nn
 
 import foldloom as fl
 from foldloom.engine import column_to_tensor
-from foldloom.execution import Kernel, run_one_by_one, run_plan
+from foldloom.execution import Buffers, Kernel, run_one_by_one, run_plan
 from foldloom.lazy.cell import find_cell
 from foldloom.placement import place
 
@@ -61,9 +61,12 @@ print(plan)
 
 print("\n--- execution: the plan's steps over arenas ---")
 kernels: list[Kernel | None] = [None if op.is_input else find_cell(op.key, model).kernel(op) for op in merged.graph.ops]
-given = [column_to_tensor(column, torch.device("cpu")) for column in merged.inputs]
+given_ops = [op for op in merged.graph.ops if op.is_input]
+given = [
+    column_to_tensor(op, column, torch.device("cpu")) for op, column in zip(given_ops, merged.inputs, strict=True)
+]
 placed = [tensor[torch.from_numpy(plan.input_order)] for tensor in given]
-(outputs,) = run_plan(plan, placed, kernels, torch.device("cpu"))
+(outputs,) = run_plan(plan, placed, kernels, Buffers(torch.device("cpu")))
 print(outputs)
 
 print("\n--- and the oracle: node by node, with no plan ---")

@@ -2,7 +2,7 @@
 
 from foldloom import errors
 from foldloom.engine import Planned
-from foldloom.lazy import Batched, Cell, batch, cell, one_by_one, plan, record
+from foldloom.lazy import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record
 from foldloom.plan import Plan
 from foldloom.ragged import Ragged
 from foldloom.recording import Recording
@@ -22,8 +22,10 @@ __all__ = [
     "Recording",
     "Scheduler",
     "batch",
+    "batching",
     "cell",
     "errors",
+    "lift",
     "one_by_one",
     "plan",
     "record",

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from foldloom.execution import Buffers, Kernel, run_plan
-from foldloom.graph import Ints, Op
-from foldloom.placement import place
+from foldloom.graph import EARLIER, Ints, Op, Type
+from foldloom.placement import Placed, place
 from foldloom.plan import Plan, Statistics
 from foldloom.recording import Column, Recording, refuse_tracked
 from foldloom.schedulers import Scheduler
@@ -40,9 +40,38 @@ class Planned:
         return f"{len(self)} examples: {self.plan.statistics()}"
 
 
-def prepare(recording: Recording, scheduler: Scheduler) -> Planned:
+class Session:
+    """A batch that runs in parts, because what is asked next depends on what was computed before."""
+
+    def __init__(self, scheduler: Scheduler, device: torch.device) -> None:
+        self._scheduler = scheduler
+        self._device = device
+        self._placed = Placed()
+        self._buffers = Buffers(device)
+        self.plans: list[Plan] = []
+
+    def run(
+        self, part: Recording, earlier: Ints, kernels: Sequence[Kernel | None]
+    ) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before."""
+        planned = prepare(part, self._scheduler, self._placed, earlier)
+        self.plans.append(planned.plan)
+        return planned, execute(planned, kernels, self._device, self._buffers)
+
+    def types_of(self, values: Ints) -> list[Type]:
+        types = [type for type, _ in self._placed.arenas]
+        return [types[arena] for arena in self._placed.arena_of_value[values].tolist()]
+
+    def row(self, value: int) -> torch.Tensor:
+        """A value that has been computed, without its gradient."""
+        return self._buffers.row(int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value]))
+
+
+def prepare(
+    recording: Recording, scheduler: Scheduler, placed: Placed | None = None, earlier: Ints | None = None
+) -> Planned:
     graph = recording.graph
-    plan = place(graph, scheduler.schedule(graph))
+    plan = place(graph, scheduler.schedule(graph), placed, earlier)
     inputs: list[Column] = []
     start = 0
     for column in recording.inputs:
@@ -51,13 +80,15 @@ def prepare(recording: Recording, scheduler: Scheduler) -> Planned:
     return Planned(plan, tuple(inputs), recording.results)
 
 
-def execute(planned: Planned, kernels: Sequence[Kernel | None], device: torch.device) -> tuple[torch.Tensor, ...]:
+def execute(
+    planned: Planned, kernels: Sequence[Kernel | None], device: torch.device, buffers: Buffers | None = None
+) -> tuple[torch.Tensor, ...]:
     """One tensor for each block of the plan's outputs."""
     # Buffers made in inference mode would not notice a cell that changes its arguments.
     with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
-        given = [op for op in planned.plan.ops if op.is_input]
+        given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
         inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
-    return run_plan(planned.plan, inputs, kernels, Buffers(device))
+    return run_plan(planned.plan, inputs, kernels, buffers or Buffers(device))
 
 
 def column_to_tensor(op: Op, column: Column, device: torch.device) -> torch.Tensor:

@@ -88,12 +88,13 @@ class Op:
     inputs: tuple[Type, ...]
     outputs: tuple[Type, ...]
     settings: Hashable = ()
-    shared: tuple[str, ...] = ()
+    shared: tuple[Hashable, ...] = ()
+    mode: Hashable = None
     label: str = field(default="", compare=False)
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared))
+        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode))
 
     def __hash__(self) -> int:
         return self._hash

@@ -246,3 +246,28 @@ def test_weights_are_put_back_when_a_cell_fails() -> None:
     with weight_grads_collected(1), pytest.raises(fl.errors.CellError, match="too large"):
         fl.batch(lambda x: step(step(step(step(x)))))([torch.ones(2) * 99, torch.ones(2)])
     assert type(fussy.linear.weight) is nn.Parameter
+
+
+def test_modes_inside_the_function() -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    scaled = fl.cell(lambda x: x * weight)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            fixed = scaled(x)
+        return fixed + scaled(x)
+
+    result = fl.batch(function, stack=True)([torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)])
+    (gradient,) = torch.autograd.grad(result.sum(), weight)
+    assert gradient.tolist() == [2, 2]
+
+    linear = nn.Linear(2, 2)
+    mapped = fl.cell(linear)
+
+    def cast(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cpu"):
+            low = mapped(x)
+        return low, mapped(x)
+
+    low, full = fl.batch(cast, stack=True)([torch.ones(2), torch.ones(2)])
+    assert (low.dtype, full.dtype) == (torch.bfloat16, torch.float32)

@@ -21,11 +21,13 @@ def test_public_names() -> None:
         # Submodules are there because Python puts them there.
         {
             *fl.__all__,
+            "blocks",
             "collector",
             "engine",
             "execution",
             "graph",
             "lazy",
+            "models",
             "placement",
             "ragged",
             "recording",

@@ -20,7 +20,7 @@ all steps, because cutting them one at a time costs more than copying a few rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -89,9 +89,9 @@ class Buffers:
         token = self._token[number]
         self._token[number] = _Grow.apply(token, self._like[number]) if token.requires_grad else self._like[number]
 
-    def values_of(self, arena: int, rows: torch.Tensor) -> torch.Tensor:
-        """Rows that have been written, for somebody who wants their values and no gradients."""
-        return self._rows[arena].index_select(0, rows.to(self._device))
+    def row(self, arena: int, row: int) -> torch.Tensor:
+        """A row that has been written, for somebody who wants its numbers and no gradient."""
+        return self._rows[arena][row]
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         """Take the constants as they are; what is left must be written by the first exchange."""
@@ -162,6 +162,7 @@ class Buffers:
 
 
 _GATHER = Access.GATHER
+_is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
 def _write(views: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
@@ -226,11 +227,11 @@ class _Move:
                 else:
                     arena.select(0, read.start).add_(received[0].sum(0))
             elif len(received) == read.slots and received[0].numel() * read.slots < _SMALL_GATHER:
-                arena.index_add_(0, index, torch.cat(received) if read.slots > 1 else received[0])
+                arena.index_add_(0, index, torch.cat(received) if read.slots > 1 else _apart(received[0], arena))
             else:
                 for grad, rows in zip(grads, index.split(read.size), strict=True):
                     if grad is not None:
-                        arena.index_add_(0, rows, grad)
+                        arena.index_add_(0, rows, _apart(grad, arena))
 
     def add_recorded(
         self, gradients: dict[int, torch.Tensor | None], operand_grads: Sequence[torch.Tensor | None]
@@ -256,6 +257,11 @@ class _Move:
     def _zeros(self, arena: int) -> torch.Tensor:
         like = self.like[arena]
         return zeros(like.shape, like.dtype, like.device)
+
+
+def _apart(grad: torch.Tensor, arena: torch.Tensor) -> torch.Tensor:
+    """A gradient that a function passed on as it came (an addition does) is part of the arena, and cannot be added to it."""
+    return grad.clone() if _is_alias_of(grad, arena) else grad
 
 
 class _Exchange(torch.autograd.Function):

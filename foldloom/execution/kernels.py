@@ -18,12 +18,12 @@ class Kernel:
     Ragged operands and outputs are `Ragged`. ``module`` is where its weights live, if it has any.
     """
 
-    def __init__(
-        self, op: Op, call: Callable[..., Sequence[Any]], module: torch.nn.Module | None = None
-    ) -> None:
+    def __init__(self, op: Op, call: Callable[..., Sequence[Any]], module: torch.nn.Module | None = None) -> None:
         self.op = op
         self.call = call
         self.module = module
+        self.form: object = call
+        """The batched function itself, which knows how it runs."""
         self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))
         self._expected = [(type.row.shape, dtype_of(type)) for type in op.outputs]
 

@@ -51,7 +51,9 @@ def run_plan(
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
             operands = buffers.exchange(writes, outputs, step.reads)
             shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
-            outputs = _call(kernel, operands if not kernel.is_ragged else _with_lengths(plan, step, operands), plan, number, step)
+            outputs = _call(
+                kernel, operands if not kernel.is_ragged else _with_lengths(plan, step, operands), plan, number, step
+            )
             writes = step.writes
             if any(rows._version != version for rows, version in shared):
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
@@ -97,7 +99,9 @@ def _explain(
         if culprit is not None
         else f"{step.size} members together (each alone succeeds), of examples {_some(sorted(set(examples.tolist())))}"
     )
-    shapes = ", ".join(describe(operand) if isinstance(operand, torch.Tensor) else repr(operand) for operand in operands)
+    shapes = ", ".join(
+        describe(operand) if isinstance(operand, torch.Tensor) else repr(operand) for operand in operands
+    )
     return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}"
 
 

@@ -2,46 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from foldloom.engine import Planned, execute, prepare
-from foldloom.errors import ArgumentError
-from foldloom.execution import Kernel
-from foldloom.lazy.cell import Cell, find_cell
+from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
+from foldloom.lazy.cell import cell_of_module, find_cell, paths_of_cells
+from foldloom.lazy.fibers import Fibers
+from foldloom.lazy.mode import RecordingMode, modules_recorded
+from foldloom.lazy.operations import is_function, kernels_of
 from foldloom.lazy.recorder import Recorder
-from foldloom.lazy.scope import recording_into
+from foldloom.lazy.scope import recording_into, scope, user_line
 from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy.weights import Weights, paths_of
 from foldloom.recording import Recording, merge_recordings
 from foldloom.results import stack_values, stacked, template_of, unstacked
-from foldloom.schedulers import ByDepth, Scheduler
+from foldloom.schedulers import ByAgenda, ByDepth, Scheduler
 
 
 class Batched:
     """A function of one example, as a function of many. Made by `batch`."""
 
-    def __init__(self, function: Callable[..., Any], scheduler: Scheduler, stack: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
+    ) -> None:
         self.function = function
         self.scheduler = scheduler
         self.stack = stack
+        self.cells = tuple([cell_of_module(module) for module in cells])
 
     def __call__(self, *columns: Sequence[Any]) -> Any:
         """The results of the examples ``zip(*columns)``."""
-        recorder = Recorder()
-        with recording_into(recorder):
-            for number, args in enumerate(_examples(columns)):
-                _record_example(recorder, self.function, args, number)
-        return self.run(prepare(recorder.close(), self.scheduler))
+        examples = _examples(columns)
+        outer = scope.recorder
+        if outer is not None:
+            return self._call_within(outer, examples)
+        recorder = Recorder(self.scheduler, self.function, self.cells)
+        fibers = Fibers(recorder.advance, noun="example")
+        recorder.on_demand = fibers.park
+        recorder.fibers = fibers
+        try:
+            with recording_into(recorder), modules_recorded():
+                tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
+                for outputs, template in fibers.run(tasks):
+                    recorder.add_result(outputs, template)
+            if recorder.session is None:
+                return self.run(prepare(recorder.close(), self.scheduler))
+            return self._give_back(*recorder.finish())
+        finally:
+            recorder.end()
+
+    def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
+        """Inside another batch the examples join it: everything is recorded there."""
+        tasks = [partial(self.function, *args) for args in examples]
+        results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
+        return stack_values(results) if self.stack else results
 
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
-        kernels: list[Kernel | None] = []
+        kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
+        blocks = execute(planned, kernels, self._device_of(planned))
+        return self._give_back(planned, blocks)
+
+    def _give_back(self, planned: Planned, blocks: tuple[torch.Tensor, ...]) -> Any:
+        give_back = stacked if self.stack else unstacked
+        return give_back(planned.plan, blocks, planned.results)
+
+    def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None
         for op in planned.plan.ops:
-            if op.is_input:
-                kernels.append(None)
+            if op.is_input or is_function(op):
                 continue
             cell = find_cell(op.key, self.function)
             device = device or cell.device
@@ -50,17 +84,20 @@ class Batched:
                     f"the weights of cell {cell.label} are on {cell.device}, those of others on {device}: a batch runs on one "
                     f"device, so write `model.to({str(device)!r})`"
                 )
-            kernels.append(cell.kernel(op))
-        blocks = execute(planned, kernels, device or _device_of_inputs(planned))
-        give_back = stacked if self.stack else unstacked
-        return give_back(planned.plan, blocks, planned.results)
+        return device or _device_of_inputs(planned)
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", type(self.function).__name__)
         return f"fl.batch({name}, scheduler={self.scheduler}, stack={self.stack})"
 
 
-def batch(function: Callable[..., Any], *, scheduler: Scheduler | None = None, stack: bool = False) -> Batched:
+def batch(
+    function: Callable[..., Any],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: bool = False,
+    cells: Sequence[torch.nn.Module] = (),
+) -> Batched:
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
     The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
@@ -77,7 +114,47 @@ def batch(function: Callable[..., Any], *, scheduler: Scheduler | None = None, s
     >>> fl.batch(power, stack=True)([1, 4, 10], [1, 1, 1])
     tensor([   2,   16, 1024])
     """
-    return Batched(function, scheduler or ByDepth(), stack)
+    return Batched(function, scheduler or ByDepth(), stack, cells)
+
+
+@contextmanager
+def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Module] = ()) -> Iterator[None]:
+    """Within it, what torch is asked to compute is recorded, and batched when a value is needed or it is over.
+
+    For code that has no function of one example: a loop over a minibatch, say. Tensors that come out of it are computed when
+    they are used. In `batch` each example waits for its own values while others go on; here everything waits.
+
+    >>> import torch, foldloom as fl
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> with fl.batching():
+    ...     losses = [(weight * torch.tensor([x, 1.0])).sum() for x in (1.0, 2.0, 3.0)]
+    >>> torch.stack(losses).sum().backward()
+    >>> weight.grad
+    tensor([6., 3.])
+    """
+    if scope.recorder is not None:
+        raise RecordingError(
+            "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
+        )
+    recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
+    recorder.on_demand = recorder.advance
+    recorder.begin(0)
+    try:
+        with recording_into(recorder), modules_recorded(), RecordingMode():
+            yield
+        recorder.advance()
+    finally:
+        recorder.end()
+
+
+def lift(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a value of the example that is being recorded, so that what is computed with it is batched too.
+
+    Arguments of the function given to `batch` are such values already, and so is whatever meets a weight or another value. Outside
+    of a recording, the tensor itself.
+    """
+    recorder = scope.recorder
+    return tensor if recorder is None or not isinstance(tensor, torch.Tensor) else recorder.give(tensor)  # type: ignore[return-value]
 
 
 def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:
@@ -95,12 +172,16 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
 
     If the function is a module, its cells are named by their path in it, and the recording can be kept on disk.
     """
-    recorder = Recorder()
-    with recording_into(recorder):
-        _record_example(recorder, function, args, 0)
-    if not isinstance(function, torch.nn.Module):
-        return recorder.close()
-    return recorder.close({child.key: path for path, child in function.named_modules() if isinstance(child, Cell)})
+    recorder = Recorder(ByDepth(), function)
+    recorder.on_demand = partial(_refuse_demand, function)
+    try:
+        with recording_into(recorder), modules_recorded():
+            recorder.end_example(*_record_example(recorder, function, args, 0))
+        if not isinstance(function, torch.nn.Module):
+            return recorder.close()
+        return recorder.close(paths_of_cells(function), paths_of(function))
+    finally:
+        recorder.end()
 
 
 def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) -> Planned:
@@ -120,14 +201,28 @@ def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     return list(zip(*lists, strict=True))
 
 
-def _record_example(recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int) -> None:
-    try:
+def _record_example(
+    recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int
+) -> tuple[list[LazyTensor], Any]:
+    """The outputs of one example, and its result without them."""
+    recorder.begin(number)
+    with RecordingMode():
         outputs: list[LazyTensor] = []
-        template = template_of(function(*args), LazyTensor, outputs)
-    except Exception as error:
-        error.add_note(f"while recording example {number} for fl.batch")
-        raise
-    recorder.end_example(outputs, template)
+        template = template_of(function(*[_lifted(recorder, arg) for arg in args]), LazyTensor, outputs)
+        return [recorder.output(output) for output in outputs], template
+
+
+def _lifted(recorder: Recorder, arg: Any) -> Any:
+    """Tensors that an example consists of are its values."""
+    return recorder.give(arg) if isinstance(arg, torch.Tensor) else arg
+
+
+def _refuse_demand(function: object) -> None:
+    name = getattr(function, "__name__", type(function).__name__)
+    raise ValueNotReadyError(
+        f"{name} asks for a value that is not computed yet, at {user_line()}, so what it does next cannot be recorded ahead. Run it "
+        "with fl.batch, which waits for values, or move the decision into a cell (`torch.where`)"
+    )
 
 
 def _device_of_inputs(planned: Planned) -> torch.device:

@@ -16,7 +16,8 @@ from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, type_of
 from foldloom.graph import Op, Type
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
-from foldloom.lazy.scope import scope
+from foldloom.lazy.rules.modules import batched_module, can_be_batched, flat_results, returned_by_module
+from foldloom.lazy.scope import autocast_state, scope
 
 _PROBE_SIZE = 3
 """How many members a cell is tried on to learn the types of its outputs."""
@@ -121,15 +122,25 @@ class Cell(torch.nn.Module):
 
     def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         """What a call with such arguments computes; found by trying, once."""
-        key = (types, nesting, settings, self.training, *_autocast_state())
+        key = (types, nesting, settings, self.training, *autocast_state())
         known = self._signatures.get(key)
         if known is None:
             known = self._signatures[key] = self._infer(types, nesting, settings)
         return known
 
+    def takes(self, types: Sequence[Type]) -> bool:
+        """Whether one of torch's own modules can be called on blocks of such values as one operation."""
+        is_ragged = any(type.ragged for type in types)
+        return isinstance(self.function, torch.nn.Module) and can_be_batched(self.function, tuple(types), is_ragged)
+
     def _infer(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         if not types:
             raise _no_arguments(self)
+        if any(type.ragged for type in types):
+            returned = returned_by_module(self._ragged_form(types), types)
+            return Signature(
+                Op(self.key, types, returned.types, (nesting, settings), label=self.label), returned.nesting
+            )
         returned = _probe(self, types, nesting, {name: value for name, value, _ in settings})
         outputs: list[Any] = []
         returns = flatten(returned, outputs)
@@ -150,6 +161,9 @@ class Cell(torch.nn.Module):
             raise CellMismatchError(
                 f"the plan was made for another {op.label}: it expects {op}, but this one is {signature.op}"
             )
+        if any(type.ragged for type in op.inputs):
+            run = self._ragged_form(op.inputs)
+            return Kernel(op, lambda *operands: flat_results(run(*operands)), self.module)
         keywords = {name: value for name, value, _ in settings}
         flat = signature.returns == (tuple, len(op.outputs), (None,) * len(op.outputs))
 
@@ -169,6 +183,12 @@ class Cell(torch.nn.Module):
             return outputs
 
         return Kernel(op, call, self.module)
+
+    def _ragged_form(self, types: tuple[Type, ...]) -> Callable[..., Any]:
+        assert isinstance(self.function, torch.nn.Module), "only torch's own modules take ragged values"
+        form = batched_module(self.function, types, True)
+        assert form is not None, "a ragged call is only recorded where there is a rule for it"
+        return form
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Cell:
         # The weights change their dtype or device, and what the cell returns may change with them.
@@ -244,11 +264,33 @@ def cell(function: Callable[..., Any]) -> Cell:
     return Cell(function)
 
 
+_cell_of_module: weakref.WeakKeyDictionary[torch.nn.Module, Cell] = weakref.WeakKeyDictionary()
+
+
+def cell_of_module(module: torch.nn.Module) -> Cell:
+    """The cell that stands for a module that nobody marked as one."""
+    known = _cell_of_module.get(module)
+    if known is None:
+        known = _cell_of_module[module] = Cell(module)
+    return known
+
+
+def paths_of_cells(owner: torch.nn.Module) -> dict[str, str]:
+    """The path in its owner of every cell, and of every module that a cell stands for."""
+    paths = {}
+    for path, module in owner.named_modules():
+        cell = module if isinstance(module, Cell) else _cell_of_module.get(module)
+        if cell is not None:
+            paths[cell.key] = path
+    return paths
+
+
 def find_cell(key: str, owner: object) -> Cell:
     """The live cell that a recorded op names: by its path in the owner, or by the key it was born with."""
     found = _cell_of_key.get(key)
     if found is None and isinstance(owner, torch.nn.Module):
-        found = dict(owner.named_modules()).get(key)
+        module = dict(owner.named_modules()).get(key)
+        found = module if isinstance(module, Cell) or module is None else cell_of_module(module)
     if not isinstance(found, Cell):
         where = type(owner).__name__ if isinstance(owner, torch.nn.Module) else "this process"
         raise CellMismatchError(
@@ -324,9 +366,3 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
     raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
-
-
-def _autocast_state() -> tuple[object, ...]:
-    return tuple(
-        [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
-    )

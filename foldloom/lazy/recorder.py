@@ -1,87 +1,99 @@
-"""Recording calls of cells into columns.
+"""Recording one example's calls: of cells, of torch's functions, of its modules.
 
-This is the one place where Python runs for every node of every example, so it is written for speed: types are compared by
-identity, one dictionary lookup finds a known signature, and nothing is made but the handles that the user's code passes on.
+This is the one place where Python runs for every node of every example, so the two ways in, `Recorder.call` for cells and
+`Recorder.call_function` for functions, are written for speed: types are compared by identity, one dictionary lookup finds a
+known signature, and nothing is made but the handles that the user's code passes on. Everything that happens once for each
+signature is elsewhere.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from foldloom.errors import ArgumentError, FoldloomError, ForeignValueError, RecordingError
+from foldloom.engine import Planned, Session
+from foldloom.errors import ArgumentError, FoldloomError, ForeignValueError
 from foldloom.execution.kernels import type_of
-from foldloom.graph import Graph, Op, Type, input_op
-from foldloom.lazy.cell import Cell, Settings, unbatchable
+from foldloom.graph import ANY, Op, Type
+from foldloom.lazy.calls import OPERAND, SHARED, Mark, call_of_template, leaves_of, name_of, rebuilt, static
+from foldloom.lazy.cell import Cell, Settings, cell_of_module, unbatchable
+from foldloom.lazy.columns import Columns, InputColumn
+from foldloom.lazy.fibers import Fibers
+from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, VIEWS, functional_of, with_item, write_view
+from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
-from foldloom.lazy.scope import user_line
+from foldloom.lazy.operations import kernels_of
+from foldloom.lazy.rules import has_ragged_rule, ragged_returned
+from foldloom.lazy.rules.modules import is_one_operation
+from foldloom.lazy.scope import autocast_state, recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
-from foldloom.recording import Column, Recording
+from foldloom.lazy.weights import Weights, name_of_weight
+from foldloom.recording import Recording
+from foldloom.schedulers import ByDepth, Scheduler
 
 _CONTAINERS = (tuple, list, dict)
+_STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
+_Parameter = torch.nn.Parameter
 
 
 class _Call:
     """What is needed to record one more call of a known signature."""
 
-    __slots__ = ("op_number", "output_types", "returns", "returns_one", "returns_pair")
+    __slots__ = ("is_view", "kept", "op_number", "output_types", "returns", "returns_one", "returns_pair")
 
-    def __init__(self, op_number: int, output_types: tuple[Type, ...], returns: Nesting) -> None:
+    def __init__(
+        self, op_number: int, output_types: tuple[Type, ...], returns: Nesting, *, is_view: bool = False
+    ) -> None:
         self.op_number = op_number
         self.output_types = output_types
         self.returns = returns
         self.returns_one = returns is None
         self.returns_pair = returns == (tuple, 2, (None, None))
+        self.is_view = is_view
+        self.kept: Any = None
+        """Weights that the key of this call names by identity; they must live as long as the key."""
 
 
-class _InputColumn:
-    """The values that were given for one input op."""
-
-    __slots__ = ("op_number", "type", "values", "versions")
-
-    def __init__(self, op_number: int, type: Type) -> None:
-        self.op_number = op_number
-        self.type = type
-        self.values: list[Any] = []
-        self.versions: list[int] = []
-
-    def close(self) -> Column:
-        if not isinstance(self.values[0], torch.Tensor):
-            return np.array(self.values, self.type.dtype)
-        for tensor, version in zip(self.values, self.versions, strict=True):
-            if not tensor.is_inference() and tensor._version != version:
-                raise ArgumentError(
-                    f"a tensor ({self.type}) was changed in place after it had been given to a cell, which has not run yet. "
-                    "Give the cell a copy (`x.clone()`), or make a new tensor instead of changing it"
-                )
-        return tuple(self.values)
+_returned: dict[Hashable, Returned | None] = {}
+"""What functions return, by signature; None where it depends on values. The same for all batches."""
 
 
 class Recorder:
-    """The columns of a graph under construction. One recorder serves one thread, while one batch is recorded."""
+    """Records the calls of one batch. One recorder serves one thread.
 
-    def __init__(self) -> None:
-        self._grad_enabled = is_grad_enabled()
-        self._autocast = is_autocast_enabled("cpu")
+    ``on_demand`` is called when a value is needed that is not computed yet; when it returns, `advance` has run.
+    """
+
+    def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
+        self._scheduler = scheduler or ByDepth()
+        self._owner = owner
+        self._cells = {id(cell.function): cell for cell in cells}
+        self._columns = Columns()
+        self._base_mode = self._mode = (is_grad_enabled(), is_autocast_enabled("cpu"))
+        self._calls_of_mode: dict[Any, dict[Any, Any]] = {}
+        self._calls: dict[Any, Any] = self._calls_of_mode.setdefault(self._mode, {})
         self._devices_met: set[tuple[torch.device, Cell]] = set()
-        self._ops: list[Op] = []
-        self._calls: dict[Any, _Call] = {}
-        self._columns: dict[tuple[Type, bool, bool], _InputColumn] = {}
-        self._input_of_tensor: dict[tuple[int, int], LazyTensor] = {}
-        self._op_of_node: list[int] = []
-        self._operands: list[int] = []
-        self._depth_of_node: list[int] = []
-        self._value_count = 0
-        self._nodes_of_example: list[int] = []
-        self._ended_nodes = 0
-        self._outputs: list[int] = []
+        self._input_of_tensor: dict[tuple[int, int, bool], LazyTensor] = {}
+        self._given: dict[int, torch.Tensor] = {}
+        self._users_own: set[int] = set()
+        self._derived: dict[int, Hashable] = {}
+        self._derived_tensor: dict[tuple[Hashable, Any], torch.Tensor] = {}
+        self._example_of_tensor: dict[int, int] = {}
+        self._wanted: list[int] = []
         self._results: list[Any] = []
+        self._segments: list[tuple[int, int]] = [(0, 0)]
+        self.example = 0
+        self.on_demand: Callable[[], None] | None = None
+        self.session: Session | None = None
+        self.fibers: Fibers | None = None
+        self._kernel_of_op: dict[Op, Any] = {}
+        self._weights: Weights | None = None
+        self._device: torch.device | None = None
         default = str(torch.get_default_dtype()).removeprefix("torch.")
         complex_default = {"float64": "complex128"}.get(default, "complex64")
         self._type_of_number = {
@@ -90,33 +102,47 @@ class Recorder:
             bool: Type((), "bool"),
             complex: Type((), complex_default),
         }
-        self._column_of_number: dict[type, _InputColumn] = {}
+        self._column_of_number: dict[type, InputColumn] = {}
+        self.given: Any = _Given(self)
+
+    @property
+    def grad_enabled(self) -> bool:
+        return is_grad_enabled()
+
+    @property
+    def device(self) -> torch.device:
+        return self._device or torch.get_default_device()
+
+    def device_of(self, _: LazyTensor) -> torch.device:
+        return self.device
+
+    # ---- Cells.
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
-        if is_grad_enabled() is not self._grad_enabled or is_autocast_enabled("cpu") is not self._autocast:
-            raise self._other_mode(cell)
+        if (is_grad_enabled(), is_autocast_enabled("cpu")) != self._mode:
+            self._change_mode()
         if settings:
             return self._call_nested(cell, args, settings)
+        first_value = self._columns.first_value
         operands: list[int] = []
         types: list[Type] = []
         depth = 0
         for arg in args:
             if type(arg) is LazyTensor:
-                if arg._recorder is not self:
-                    raise self._foreign(cell, arg)
-                operands.append(arg._value)
+                if arg._recorder is not self or arg._type.ragged:
+                    arg = self.dense(self._add_other_input(cell, arg))
+                value = arg._value
+                operands.append(value)
                 types.append(arg._type)
-                if arg._depth > depth:
+                if arg._depth > depth and value >= first_value:
                     depth = arg._depth
                 continue
             if isinstance(arg, _CONTAINERS):
-                done = zip(args, operands, types, strict=False)
-                handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
-                return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
+                return self._call_nested(cell, self._without_done(args, operands, types), settings)
             column = self._column_of_number.get(type(arg))
             if column is not None:
-                operands.append(self._add_input(column, arg))
+                operands.append(self._columns.add_input(column, arg))
                 types.append(column.type)
             else:
                 handle = self._add_other_input(cell, arg)
@@ -124,123 +150,703 @@ class Recorder:
                 types.append(handle._type)
         known = self._calls.get((cell, *types))
         if known is None:
-            known = self._new_call((cell, *types), cell, tuple(types), None, ())
+            known = self._new_cell_call((cell, *types), cell, tuple(types), None, ())
         return self._add_node(known, operands, depth + 1)
 
+    def _without_done(self, args: tuple[Any, ...], operands: list[int], types: list[Type]) -> tuple[Any, ...]:
+        """The arguments, with handles for those that have been added as inputs already."""
+        done = zip(args, operands, types, strict=False)
+        handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
+        return (*handles, *args[len(operands) :])
+
     def _add_node(self, known: _Call, operands: list[int], depth: int) -> Any:
-        self._op_of_node.append(known.op_number)
-        self._operands += operands
-        self._depth_of_node.append(depth)
+        columns = self._columns
+        columns.op_of_node.append(known.op_number)
+        columns.operands += operands
+        columns.depth_of_node.append(depth)
         types = known.output_types
-        value = self._value_count
-        self._value_count = value + len(types)
+        value = columns.value_count
+        columns.value_count = value + len(types)
         if known.returns_one:
             return LazyTensor(self, value, types[0], depth)
         if known.returns_pair:
             return LazyTensor(self, value, types[0], depth), LazyTensor(self, value + 1, types[1], depth)
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
-        return unflatten(known.returns, iter(handles))
+        return rebuilt(known.returns, iter(handles))
 
     def _call_nested(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """The same where arguments are nested or settings are given: the leaves are recorded as one call."""
         leaves: list[Any] = []
         nesting = flatten(args, leaves)
         frozen = _frozen(cell, settings)
-        handles = [leaf if type(leaf) is LazyTensor else self._add_other_input(cell, leaf) for leaf in leaves]
-        for handle in handles:
-            if handle._recorder is not self:
-                raise self._foreign(cell, handle)
+        handles = [self._add_other_input(cell, leaf) for leaf in leaves]
+        handles = [self.dense(handle) for handle in handles]
         types = tuple([handle._type for handle in handles])
         key = (cell, *types, nesting, frozen)
         known = self._calls.get(key)
         if known is None:
-            known = self._new_call(key, cell, types, nesting, frozen)
-        depth = max([handle._depth for handle in handles], default=0)
-        return self._add_node(known, [handle._value for handle in handles], depth + 1)
+            known = self._new_cell_call(key, cell, types, nesting, frozen)
+        return self._add_node_of(known, handles)
 
-    def end_example(self, outputs: Sequence[LazyTensor], result: Any) -> None:
-        """What has been called since the last example is one example, and this is its result."""
-        for output in outputs:
-            if output._recorder is not self:
-                raise self._foreign(None, output)
-        self._outputs += [output._value for output in outputs]
-        self._nodes_of_example.append(len(self._op_of_node) - self._ended_nodes)
-        self._ended_nodes = len(self._op_of_node)
-        self._results.append(result)
+    def _add_node_of(self, known: _Call, handles: Sequence[LazyTensor]) -> Any:
+        """Any node: operands and outputs may be ragged."""
+        columns = self._columns
+        operands: list[int] = []
+        depth, rows = 0, 0
+        for handle in handles:
+            if handle._type.ragged:
+                operands += handle._value
+                rows = len(handle._value)
+                columns.lengths.append(rows)
+            else:
+                operands.append(handle._value)
+            if handle._depth > depth and self._is_pending(handle):
+                depth = handle._depth
+        types = known.output_types
+        if not any(type.ragged for type in types):
+            return self._add_node(known, operands, depth + 1)
+        columns.op_of_node.append(known.op_number)
+        columns.operands += operands
+        columns.depth_of_node.append(depth + 1)
+        outputs: list[LazyTensor] = []
+        for type in types:
+            value = columns.value_count
+            if type.ragged:
+                columns.lengths.append(rows)
+                columns.value_count = value + rows
+                outputs.append(LazyTensor(self, range(value, value + rows), type, depth + 1))
+            else:
+                columns.value_count = value + 1
+                outputs.append(LazyTensor(self, value, type, depth + 1))
+        return rebuilt(known.returns, iter(outputs))
 
-    def close(self, name_of_cell: dict[str, str] | None = None) -> Recording:
-        """The recording, its cells under other names if there are any for them."""
-        names = name_of_cell or {}
-        graph = Graph(
-            ops=_table(tuple(self._ops), tuple([names.get(op.key, op.key) for op in self._ops])),
-            op_of_node=np.array(self._op_of_node, np.int64),
-            operands=np.array(self._operands, np.int64),
-            depth_of_node=np.array(self._depth_of_node, np.int64),
-            nodes_of_example=np.array(self._nodes_of_example, np.int64),
-            outputs=np.array(self._outputs, np.int64),
-            value_count=self._value_count,
-        )
-        columns = sorted(self._columns.values(), key=lambda column: column.op_number)
-        return Recording(graph, tuple([column.close() for column in columns]), tuple(self._results))
+    def _is_pending(self, handle: LazyTensor) -> bool:
+        """Whether it is still to be computed, or part of it is."""
+        value = handle._value
+        last = max(value, default=-1) if handle._type.ragged else value
+        return bool(last >= self._columns.first_value)
 
-    def _new_call(
+    def _new_cell_call(
         self, key: tuple[Any, ...], cell: Cell, types: tuple[Type, ...], nesting: Nesting, settings: Settings
     ) -> _Call:
         try:
-            signature = cell.signature(types, nesting, settings)
+            with recording_paused():
+                signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self._where()}") from error.__cause__
-        known = self._calls[key] = _Call(self._add_op(signature.op), signature.op.outputs, signature.returns)
+        op = signature.op if self._mode == self._base_mode else _in_mode(signature.op)
+        known = self._calls[key] = _Call(self._columns.add_op(op), op.outputs, signature.returns)
+        self._device = self._device or cell.device
         return known
 
-    def _add_op(self, op: Op) -> int:
-        self._ops.append(op)
-        return len(self._ops) - 1
+    # ---- Functions.
+
+    def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
+        """Record one call of a torch function with at least one value or weight among its arguments."""
+        handler = HANDLERS.get(function)
+        if handler is not None:
+            result = handler(self, args, kwargs or {})
+            if result is not NotImplemented:
+                return result
+        if kwargs:
+            return self._call_any(function, tuple(args), kwargs)
+        if (is_grad_enabled(), is_autocast_enabled("cpu")) != self._mode:
+            self._change_mode()
+        first_value = self._columns.first_value
+        key: list[Any] = [function]
+        operands: list[int] = []
+        depth = 0
+        for arg in args:
+            kind = type(arg)
+            if kind is LazyTensor:
+                if arg._recorder is not self or arg._type.ragged:
+                    return self._call_any(function, tuple(args), {})
+                value = arg._value
+                key.append(arg._type)
+                operands.append(value)
+                if arg._depth > depth and value >= first_value:
+                    depth = arg._depth
+            elif kind is _Parameter:
+                key.append(id(arg))
+            elif kind in _STATIC:
+                key.append(kind)
+                key.append(arg)
+            elif kind is float:
+                key.append(arg or repr(arg))
+            else:
+                return self._call_any(function, tuple(args), {})
+        known = self._calls.get(tuple(key))
+        if known is None:
+            result, known = self._first_call(function, tuple(args), {})
+            if known is not None and operands:
+                self._calls[tuple(key)] = known
+            return result
+        result = self._add_node(known, operands, depth + 1)
+        if known.is_view:
+            self._note_views(function, tuple(args), {}, result)
+        return result
+
+    def _call_any(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._first_call(function, args, kwargs)[0]
+
+    def _first_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _Call | None]:
+        """Any call, with arguments of any kind; and what is known about calls of its signature, if that is all there is to it."""
+        name = getattr(function, "__name__", "")
+        if kwargs.get("out") is not None:
+            raise ArgumentError(
+                f"{name}(..., out=...) writes into a tensor that is not computed yet. Use what it returns instead\n  {self._where()}"
+            )
+        if function in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+            return self._call_in_place(function, args, kwargs), None
+        if kwargs.get("inplace"):
+            changed = self.call_function(function, args, {**kwargs, "inplace": False})
+            self._replace(args[0] if args else kwargs["input"], changed)
+            return changed, None
+        if (is_grad_enabled(), is_autocast_enabled("cpu")) != self._mode:
+            self._change_mode()
+        leaves: list[Any] = []
+        nesting = leaves_of((args, kwargs), leaves)
+        leaves = self._with_tensors_lifted(function, leaves)
+        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        if not handles:
+            return self._derive(function, nesting, leaves), None
+        if any(handle._type.ragged for handle in handles):
+            ragged = self._call_ragged(function, nesting, leaves, handles)
+            if ragged is not NotImplemented:
+                return ragged, None
+            leaves = [self.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+            handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        known = self._known(function, nesting, leaves, handles)
+        if known is None:
+            return self._call_with_values(function, nesting, leaves), None
+        if not isinstance(known, _Call):
+            return rebuilt(known.nesting, iter(known.leaves)), None
+        result = self._add_node_of(known, handles)
+        if known.is_view:
+            self._note_views(function, args, kwargs, result)
+        return result, known
+
+    def _known(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
+    ) -> _Call | Returned | None:
+        """What is known of calls like this: how to record it, what it returns if that is no tensor, None if it needs values."""
+        codes = tuple([_code(leaf) for leaf in leaves])
+        template = (nesting, codes)
+        types = tuple([handle._type for handle in handles])
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        shared = tuple([self._name_of_shared(weight) for weight in weights])
+        key = (function, template, types, shared)
+        known = self._calls.get(key)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        signature = (
+            function,
+            template,
+            types,
+            tuple([type_of(weight) for weight in weights]),
+            self._mode,
+            torch.get_default_dtype(),
+        )
+        if signature not in _returned:
+            try:
+                _returned[signature] = inferred(call_of_template(function, template, types, weights, ()))
+            except NeedsValuesError:
+                _returned[signature] = None
+            except Exception as error:
+                error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self._where()}")
+                raise
+        returned = _returned[signature]
+        if returned is None or not returned.types:
+            return returned
+        if len(returned.types) != len(returned.leaves):
+            return None
+        op = Op(
+            key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
+            mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
+        )  # fmt: skip
+        known = _Call(self._columns.add_op(op), op.outputs, returned.nesting, is_view=function in VIEWS)
+        known.kept = weights
+        self._calls[key] = known
+        return known
+
+    def _call_ragged(self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]) -> Any:
+        if not has_ragged_rule(function) or len({len(h._value) for h in handles if h._type.ragged}) > 1:
+            return NotImplemented
+        template = (nesting, tuple([_code(leaf) for leaf in leaves]))
+        types = tuple([handle._type for handle in handles])
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        shared = tuple([self._name_of_shared(weight) for weight in weights])
+        key = (function, template, types, shared)
+        known = self._calls.get(key)
+        if known is None:
+            try:
+                with recording_paused():
+                    returned = ragged_returned(call_of_template(function, template, types, weights, ()))
+            except Exception as error:
+                error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self._where()}")
+                raise
+            if returned is None:
+                known = NotImplemented
+            else:
+                op = Op(
+                    key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
+                    mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
+                )  # fmt: skip
+                known = _Call(self._columns.add_op(op), op.outputs, returned.nesting)
+                known.kept = weights
+            self._calls[key] = known
+        return known if known is NotImplemented else self._add_node_of(known, handles)
+
+    def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record one of torch's own modules, or one that was named as a cell, as one operation; NotImplemented if it is neither."""
+        cell = self._cells.get(id(module))
+        if cell is not None:
+            return self.call(cell, args, kwargs)
+        if not is_one_operation(module) or kwargs:
+            return NotImplemented
+        leaves: list[Any] = []
+        nesting = flatten(args, leaves)
+        if not all(isinstance(leaf, (torch.Tensor, LazyTensor)) or leaf is None for leaf in leaves):
+            return NotImplemented
+        if any(leaf is None for leaf in leaves):
+            if len(leaves) == 2 and leaves[1] is None:
+                return self.call_module(module, args[:1], kwargs)
+            return NotImplemented
+        cell = cell_of_module(module)
+        handles = [self._own(leaf, cell) if type(leaf) is LazyTensor else self.lift(leaf) for leaf in leaves]
+        types = tuple([handle._type for handle in handles])
+        key = (cell, *types, nesting, ())
+        known = self._calls.get(key)
+        if known is None:
+            if not cell.takes([*types]):
+                if any(type.ragged for type in types):
+                    dense = [self.dense(handle) for handle in handles]
+                    if cell.takes([handle._type for handle in dense]):
+                        return self._call_nested(cell, unflatten(nesting, iter(dense)), {})
+                return NotImplemented
+            known = self._new_cell_call(key, cell, types, nesting, ())
+        return self._add_node_of(known, handles)
+
+    def _call_with_values(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
+        """Run a function whose result depends on values, on the values; what it returns is given."""
+        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        values = iter(self.values_of(handles))
+        arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+        args, kwargs = rebuilt(nesting, iter(arguments))
+        with recording_paused():
+            result = function(*args, **kwargs)
+        found: list[Any] = []
+        shape = leaves_of(result, found)
+        return rebuilt(
+            shape, iter([self.lift(item, ragged=False) if isinstance(item, torch.Tensor) else item for item in found])
+        )
+
+    # ---- Tensors that are given.
+
+    def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor:
+        """A tensor as a value of the example that is being recorded."""
+        if ragged is None:
+            ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
+        version = -1 if tensor.is_inference() else tensor._version
+        known = self._input_of_tensor.get((id(tensor), version, ragged))
+        if known is None:
+            type = type_of(tensor)
+            self._device = self._device or tensor.device
+            if ragged:
+                column = self._columns.input_column(
+                    Type((ANY, *type.shape[1:]), type.dtype), is_tensor=True, tracked=tensor.requires_grad
+                )
+                column.versions.append(version)
+                rows = self._columns.add_ragged_input(column, tensor)
+                known = LazyTensor(self, rows, column.type, 0)
+            else:
+                column = self._columns.input_column(type, is_tensor=True, tracked=tensor.requires_grad)
+                column.versions.append(version)
+                known = LazyTensor(self, self._columns.add_input(column, tensor), type, 0)
+                self._given[known._value] = tensor
+            self._input_of_tensor[id(tensor), version, ragged] = known
+        return known
+
+    def _with_tensors_lifted(self, function: Any, leaves: list[Any]) -> list[Any]:
+        """Tensors that are the same for everybody stay; others become values of this example."""
+        lengths = {len(leaf._value) for leaf in leaves if type(leaf) is LazyTensor and leaf._type.ragged}
+        result: list[Any] = []
+        for leaf in leaves:
+            if type(leaf) is LazyTensor:
+                rows = leaf._recorder is self.given and self._has_rows(leaf._value, function, lengths)
+                result.append(self._own(leaf, None, ragged=rows))
+            elif isinstance(leaf, torch.Tensor):
+                shared = self._is_shared(leaf)
+                result.append(leaf if shared else self.lift(leaf, ragged=self._has_rows(leaf, function, lengths)))
+            elif isinstance(leaf, np.ndarray):
+                result.append(self.lift(torch.from_numpy(leaf), ragged=False))
+            else:
+                result.append(leaf)
+        return result
+
+    @staticmethod
+    def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
+        """Whether a given tensor is best taken as ragged: beside others that are, or for a function that goes row by row."""
+        if not tensor.ndim:
+            return False
+        return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1)
+
+    def _is_shared(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a weight: a parameter, made of parameters, or met in several examples."""
+        if type(tensor) is _Parameter or isinstance(tensor, _Parameter) or id(tensor) in self._derived:
+            return True
+        if tensor.requires_grad and tensor.is_leaf:
+            return True
+        if tensor.ndim < 2:
+            return False
+        return self._example_of_tensor.setdefault(id(tensor), self.example) != self.example
+
+    def own(self, handle: LazyTensor) -> LazyTensor:
+        return self._own(handle, None, ragged=False)
+
+    def is_derived(self, value: object) -> bool:
+        """Whether a tensor was made of weights alone."""
+        return id(value) in self._derived
+
+    def _name_of_shared(self, tensor: torch.Tensor) -> Hashable:
+        return self._derived.get(id(tensor)) or name_of_weight(tensor)
+
+    def _derive(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
+        """A function of weights alone is computed once, for everybody."""
+        sources = tuple([self._name_of_shared(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        derivation = (name_of(function), (nesting, tuple([_code(leaf) for leaf in leaves])), sources)
+        key = (derivation, self._mode)
+        known = self._derived_tensor.get(key)
+        if known is None:
+            args, kwargs = rebuilt(nesting, iter(leaves))
+            with recording_paused():
+                known = function(*args, **kwargs)
+            if not isinstance(known, torch.Tensor):
+                return known
+            self._derived_tensor[key] = known
+            self._derived[id(known)] = derivation
+        return known
+
+    def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor:
+        """What a function like `torch.zeros` returns: made once, for everybody."""
+        leaves: list[Any] = []
+        nesting = leaves_of((tuple(args), kwargs), leaves)
+        key = (function, nesting, tuple([_code(leaf) for leaf in leaves]), torch.get_default_dtype())
+        known = self._calls.get(key)
+        if known is None:
+            with recording_paused():
+                known = self._calls[key] = function(*args, **kwargs)
+        lazy = self.lift(known, ragged=False)
+        # A handle of its own: it may be changed in place.
+        return LazyTensor(self, lazy._value, lazy._type, 0)
 
     def _add_other_input(self, cell: Cell, value: Any) -> LazyTensor:
-        """Anything that is given: tensors, arrays, numbers."""
+        """Anything that is given to a cell: tensors, arrays, numbers."""
+        if type(value) is LazyTensor:
+            if value._recorder is self.given:
+                self._check_device(value.device, cell)
+            return self._own(value, cell, ragged=False)
         if isinstance(value, torch.Tensor):
-            return self._add_tensor(cell, value)
+            self._check_device(value.device, cell)
+            return self.lift(value, ragged=False)
         number_type = self._type_of_number.get(type(value))
         if number_type is not None:
             column = self._column_of_number.get(type(value))
             if column is None:
-                column = self._column_of_number[type(value)] = self._column(number_type, is_tensor=False, tracked=False)
-            return LazyTensor(self, self._add_input(column, value), number_type, 0)
+                column = self._columns.input_column(number_type, is_tensor=False, tracked=False)
+                self._column_of_number[type(value)] = column
+            return LazyTensor(self, self._columns.add_input(column, value), number_type, 0)
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
             # A copy, because the array may change before the cell runs.
             array = np.array(value)
             array_type = Type(array.shape, array.dtype.name)
-            column = self._column(array_type, is_tensor=False, tracked=False)
-            return LazyTensor(self, self._add_input(column, array), array_type, 0)
+            column = self._columns.input_column(array_type, is_tensor=False, tracked=False)
+            return LazyTensor(self, self._columns.add_input(column, array), array_type, 0)
         raise ArgumentError(f"{unbatchable(cell, value)}\n  {self._where()}")
 
-    def _add_tensor(self, cell: Cell, tensor: torch.Tensor) -> LazyTensor:
-        """A tensor that was given before is the same value: an initial state that every example starts from, say."""
-        self._check_device(tensor.device, cell)
-        version = -1 if tensor.is_inference() else tensor._version
-        known = self._input_of_tensor.get((id(tensor), version))
-        if known is None:
-            column = self._column(type_of(tensor), is_tensor=True, tracked=tensor.requires_grad)
-            column.versions.append(version)
-            known = LazyTensor(self, self._add_input(column, tensor), column.type, 0)
-            self._input_of_tensor[id(tensor), version] = known
-        return known
-
-    def _add_input(self, column: _InputColumn, value: Any) -> int:
-        column.values.append(value)
-        self._op_of_node.append(column.op_number)
-        self._depth_of_node.append(0)
-        number = self._value_count
-        self._value_count = number + 1
-        return number
-
-    def _column(self, type: Type, *, is_tensor: bool, tracked: bool) -> _InputColumn:
-        key = (type, is_tensor, tracked)
-        column = self._columns.get(key)
+    def number(self, value: int) -> LazyTensor:
+        """A whole number as a value."""
+        column = self._column_of_number.get(int)
         if column is None:
-            column = self._columns[key] = _InputColumn(self._add_op(input_op(type, is_tensor, tracked)), type)
-        return column
+            column = self._column_of_number[int] = self._columns.input_column(
+                self._type_of_number[int], is_tensor=False, tracked=False
+            )
+        return LazyTensor(self, self._columns.add_input(column, value), column.type, 0)
+
+    def give(self, tensor: torch.Tensor) -> LazyTensor:
+        """A handle for a tensor that an example consists of. It becomes an input of the graph when it is used."""
+        return LazyTensor(self.given, tensor, type_of(tensor), 0)
+
+    def _own(self, handle: LazyTensor, cell: Cell | None, *, ragged: bool | None = None) -> LazyTensor:
+        """The handle itself, if it belongs to this recording; if it was given, or computed by one that is over, an input."""
+        recorder = handle._recorder
+        if recorder is self:
+            return handle
+        if recorder is self.given:
+            lifted = self.lift(handle._value, ragged=ragged)
+            if not lifted._type.ragged:
+                self._users_own.add(lifted._value)
+            handle._recorder, handle._value, handle._type = self, lifted._value, lifted._type
+            return handle
+        if recorder.is_over and recorder.session is not None:
+            return self.lift(recorder.value_of(handle), ragged=handle._type.ragged)
+        raise self._foreign(cell, handle)
+
+    def output(self, handle: LazyTensor) -> LazyTensor:
+        """A value that is returned from an example."""
+        return self.dense(self._own(handle, None, ragged=False))
+
+    # ---- Rows.
+
+    def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
+        """The rows of a value that has some: free if it is ragged, one operation otherwise."""
+        if handle._type.ragged:
+            row, depth = handle._type.row, handle._depth
+            return [LazyTensor(self, value, row, depth) for value in handle._value]
+        return list(self.call_function(torch.unbind, (handle,), None))
+
+    def ragged(self, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
+        depth = max([row._depth for row in rows], default=0)
+        return LazyTensor(self, [row._value for row in rows], Type((ANY, *type.shape), type.dtype), depth)
+
+    def dense(self, handle: LazyTensor) -> LazyTensor:
+        """A ragged value as one of a fixed shape."""
+        if not handle._type.ragged:
+            return handle
+        if not handle._value:
+            return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
+        rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
+        leaves: list[Any] = []
+        nesting = leaves_of(((rows,), {}), leaves)
+        known = self._known(torch.stack, nesting, leaves, rows)
+        return self._add_node_of(known, rows)  # type: ignore[arg-type, no-any-return]
+
+    # ---- Changes in place.
+
+    def _note_views(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        base = args[0]
+        if type(base) is not LazyTensor:
+            return
+        views = [(result, None)] if type(result) is LazyTensor else [(item, n) for n, item in enumerate(result)]
+        for view, index in views:
+            view._source = (base, function, (args[1:], kwargs), index)
+            try:
+                base._views.append(weakref.ref(view))
+            except AttributeError:
+                base._views = [weakref.ref(view)]
+
+    def _call_in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0] if args else kwargs.get("input")
+        if type(target) is not LazyTensor or self._was_given(target):
+            raise ArgumentError(
+                f"a tensor that was made outside is changed in place (`{function.__name__}`), by which a value that is not computed yet "
+                "would leave the batch. Change a copy (`x = x.clone()`), make the tensor inside the function given to fl.batch "
+                f"(`torch.zeros`), or write `x = x + 1` instead of `x += 1`\n  {self._where()}"
+            )
+        result = self.call_function(functional_of(function), args, kwargs)
+        if result._type is not target._type and result.shape == target.shape:
+            if not torch.can_cast(result.dtype, target.dtype):
+                raise RuntimeError(
+                    f"result type {result.dtype} can't be cast to the desired output type {target.dtype}"
+                )
+            result = result.to(target.dtype)
+        self._replace(target, result)
+        return target
+
+    def _was_given(self, target: LazyTensor) -> bool:
+        """Whether a change in place would have to reach a tensor of the user's."""
+        return target._recorder is self.given or (not target._type.ragged and target._value in self._users_own)
+
+    def set_item(self, target: LazyTensor, index: Any, value: Any) -> None:
+        """``target[index] = value``."""
+        if self._was_given(target):
+            self._call_in_place(torch.Tensor.__setitem__, (target, index, value), {})
+        if (
+            target._type.ragged
+            and type(index) is int
+            and type(value) is LazyTensor
+            and value._type is target._type.row
+            and value._recorder is self
+        ):
+            rows = list(target._value)
+            rows[index] = value._value
+            self._replace(target, LazyTensor(self, rows, target._type, max(target._depth, value._depth)))
+            return
+        self._replace(target, self.call_function(with_item, (target, index, value), None))
+
+    def _replace(self, target: LazyTensor, result: LazyTensor) -> None:
+        """From now on the target stands for the result, and so does every view of it for a view of the result."""
+        source = getattr(target, "_source", None)
+        if source is not None:
+            base, function, (args, kwargs), index = source
+            if result.shape != target.shape:
+                raise RuntimeError(
+                    f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}"
+                )
+            written = (base, result, name_of(function), index, args, kwargs)
+            self._replace(base, self.call_function(write_view, written, None))
+            return
+        target._value, target._type, target._depth = result._value, result._type, result._depth
+        self._refresh_views(target)
+
+    def _refresh_views(self, base: LazyTensor) -> None:
+        views = [view for reference in getattr(base, "_views", ()) if (view := reference()) is not None]
+        base._views = []
+        for view in views:
+            _, function, (args, kwargs), index = view._source
+            fresh = self.call_function(function, (base, *args), kwargs)
+            fresh = fresh if index is None else fresh[index]
+            view._value, view._type, view._depth = fresh._value, fresh._type, fresh._depth
+            self._note_views(function, (base, *args), kwargs, view) if index is None else None
+            self._refresh_views(view)
+
+    # ---- Values.
+
+    @property
+    def is_over(self) -> bool:
+        return self.on_demand is None
+
+    def number_of(self, handle: LazyTensor) -> Any:
+        if handle.numel() != 1:
+            raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
+        return self.plain_value_of(handle).item()
+
+    def plain_value_of(self, handle: LazyTensor) -> torch.Tensor:
+        """The value, without its gradient."""
+        if handle._type.ragged:
+            rows = [self.plain_value_of(row) for row in self.rows_of(handle)]
+            with recording_paused():
+                return torch.stack(rows) if rows else torch.empty(handle.shape, dtype=handle.dtype)
+        given = self._given.get(handle._value)
+        if given is not None:
+            return given.detach()
+        if handle._value >= self._columns.first_value:
+            self._demand()
+        assert self.session is not None
+        with recording_paused():
+            return self.session.row(handle._value)
+
+    def value_of(self, handle: LazyTensor) -> torch.Tensor:
+        return self.values_of([handle])[0]
+
+    def values_of(self, handles: Sequence[LazyTensor]) -> list[torch.Tensor]:
+        """The values, with their gradients."""
+        numbers = [n for h in handles for n in (h._value if h._type.ragged else (h._value,))]
+        missing = [number for number in numbers if number not in self._given]
+        if missing:
+            self._wanted += missing
+            self._demand()
+        with recording_paused():
+            return [
+                torch.stack([self._given[value] for value in handle._value])
+                if handle._type.ragged and len(handle._value)
+                else torch.empty(handle.shape, dtype=handle.dtype)
+                if handle._type.ragged
+                else self._given[handle._value]
+                for handle in handles
+            ]
+
+    def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
+        if not self.is_over:
+            raise ArgumentError(
+                "`backward` inside the function given to fl.batch, or inside `with fl.batching()`, would run before everything is "
+                f"recorded. Return the loss and call `backward` on what fl.batch returns\n  {self._where()}"
+            )
+        self.value_of(handle).backward(*args, **kwargs)
+
+    def _demand(self) -> None:
+        if self.on_demand is None:
+            self.advance()
+            return
+        example = self.example
+        self.on_demand()
+        self.begin(example)
+
+    def begin(self, example: int) -> None:
+        """What is recorded next belongs to this example."""
+        self.example = example
+        self._segments.append((example, len(self._columns.op_of_node)))
+
+    def advance(self) -> None:
+        """Compute everything that has been recorded."""
+        wanted, self._wanted = list(dict.fromkeys(self._wanted)), []
+        self._columns.outputs = wanted
+        planned, blocks = self._run_part(())
+        if wanted:
+            with recording_paused():
+                rows = [block.unbind(0) for block in blocks]
+            places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
+            self._given.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
+
+    def _run_part(self, results: Sequence[Any]) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        if self.session is None:
+            self.session = Session(self._scheduler, self.device)
+        self._columns.nodes_of_example = self._count_segments()
+        part, earlier = self._columns.take_part(results, self.session.types_of)
+        self._column_of_number, self._input_of_tensor = {}, {}
+        with recording_paused():
+            return self._run(part, earlier)
+
+    def _run(self, part: Recording, earlier: Any) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        assert self.session is not None
+        if self._weights is None:
+            self._weights = Weights(self._owner)
+        for (derivation, _), tensor in self._derived_tensor.items():
+            self._weights.remember(derivation, tensor)
+        new = [op for op in part.graph.ops if not op.is_input and op not in self._kernel_of_op]
+        self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
+        kernels = [None if op.is_input else self._kernel_of_op[op] for op in part.graph.ops]
+        return self.session.run(part, earlier, kernels)
+
+    def _count_segments(self) -> list[int]:
+        """Nodes of each example. Where examples took turns within one part, all count as the first one's."""
+        ends = [start for _, start in self._segments[1:]] + [len(self._columns.op_of_node)]
+        segments = [
+            (example, end - start) for (example, start), end in zip(self._segments, ends, strict=True) if end > start
+        ]
+        examples = [example for example, _ in segments]
+        counts = [0] * max(
+            len(self._results), self.example + 1 if not self._results else 0, *[e + 1 for e in examples], 0
+        )
+        in_turn = examples == sorted(set(examples))
+        for example, count in segments:
+            counts[example if in_turn else 0] += count
+        self._segments = [(self.example, 0)]
+        return counts
+
+    # ---- Ends.
+
+    def end_example(self, outputs: Sequence[LazyTensor], result: Any) -> None:
+        """What has been called since the last example is one example, and this is its result."""
+        self.add_result(outputs, result)
+        self.begin(len(self._results))
+
+    def add_result(self, outputs: Sequence[LazyTensor], result: Any) -> None:
+        """The result of the next example, without the outputs that belong in it."""
+        self._columns.outputs += [self._own(output, None)._value for output in outputs]
+        self._results.append(result)
+
+    def close(self, cells: dict[str, str] | None = None, weights: dict[str, str] | None = None) -> Recording:
+        """The recording, its cells and weights under other names if there are any for them."""
+        self._columns.nodes_of_example = self._count_segments()
+        return self._columns.close(self._results, cells, weights)
+
+    def finish(self) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        """Run the last part of a batch that took several."""
+        return self._run_part(self._results)
+
+    def end(self) -> None:
+        """Nothing more is recorded. What is computed lives as long as somebody holds a handle."""
+        self.on_demand = self.fibers = None
+        self._input_of_tensor, self._calls, self._calls_of_mode = {}, {}, {}
+
+    # ---- Modes and errors.
+
+    def _change_mode(self) -> None:
+        """Calls in another mode are other ops."""
+        self._mode = (is_grad_enabled(), is_autocast_enabled("cpu"))
+        key = self._mode if not self._mode[1] else (*self._mode, autocast_state())
+        self._calls = self._calls_of_mode.setdefault(key, {})
 
     def _check_device(self, device: torch.device, cell: Cell) -> None:
         """All tensors of a batch, and the weights of the cells that they meet, are on one device."""
@@ -255,15 +861,8 @@ class Recorder:
                 )
         self._devices_met.add((device, cell))
 
-    def _other_mode(self, cell: Cell) -> RecordingError:
-        return RecordingError(
-            f"cell {cell.label} was called inside torch.no_grad, torch.enable_grad or torch.autocast, which a cell that runs "
-            "later would not see. Put it inside the cell, use `x.detach()` there, or put all of fl.batch inside it"
-            f"\n  {self._where()}"
-        )
-
     def _foreign(self, cell: Cell | None, value: LazyTensor) -> ForeignValueError:
-        doing = "returned from this example" if cell is None else f"given to cell {cell.label}"
+        doing = "returned from this example or used in it" if cell is None else f"given to cell {cell.label}"
         return ForeignValueError(
             f"a value ({value._type}) that belongs to another fl.batch, or to one that is over, was {doing}. Values live "
             "as long as the call that recorded them: return them from the function given to fl.batch, and pass on what "
@@ -271,7 +870,59 @@ class Recorder:
         )
 
     def _where(self) -> str:
-        return f"in example {len(self._results)}, at {user_line()}"
+        return f"in example {self.example}, at {user_line()}"
+
+
+LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
+"""Functions that look up every place of a vector."""
+
+
+class _Given:
+    """Stands for the recorder of handles whose tensor is known: asked for values, it has them."""
+
+    is_over = False
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.grad_enabled = True
+        self._recorder: Any = weakref.proxy(recorder)
+
+    def device_of(self, handle: LazyTensor) -> torch.device:
+        return handle._value.device  # type: ignore[no-any-return]
+
+    def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
+        return [self._recorder.give(row) for row in handle._value]
+
+    def number_of(self, handle: LazyTensor) -> Any:
+        return handle._value.item()
+
+    def plain_value_of(self, handle: LazyTensor) -> torch.Tensor:
+        return handle._value.detach()  # type: ignore[no-any-return]
+
+    def value_of(self, handle: LazyTensor) -> torch.Tensor:
+        return handle._value  # type: ignore[no-any-return]
+
+    def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
+        self._recorder.own(handle)
+        self._recorder.set_item(handle, index, value)
+
+    def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
+        self._recorder.backward(handle, args, kwargs)
+
+
+def _code(leaf: Any) -> Hashable | Mark:
+    if type(leaf) is LazyTensor:
+        return OPERAND
+    return SHARED if isinstance(leaf, torch.Tensor) else static(leaf)
+
+
+def _mode_of_op() -> Hashable:
+    return is_grad_enabled(), autocast_state()
+
+
+def _in_mode(op: Op) -> Op:
+    from dataclasses import replace
+
+    return replace(op, mode=_mode_of_op())
 
 
 def _frozen(cell: Cell, settings: dict[str, Any]) -> Settings:
@@ -290,9 +941,3 @@ def _frozen(cell: Cell, settings: dict[str, Any]) -> Settings:
                 f"hashable. Pass a tuple instead of a list\n  at {user_line()}"
             ) from None
     return items
-
-
-@functools.lru_cache(maxsize=1024)
-def _table(ops: tuple[Op, ...], names: tuple[str, ...]) -> tuple[Op, ...]:
-    """Ops under new names. Equal tables are one object, which makes merging recordings a matter of offsets."""
-    return tuple([op if op.key == name else replace(op, key=name) for op, name in zip(ops, names, strict=True)])

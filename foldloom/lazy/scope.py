@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
 from foldloom.collector import collector_resting
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 class _Scope(threading.local):
     recorder: Recorder | None = None
-    """Where cells are recorded; None while nothing is being recorded."""
+    """Where cells and functions are recorded; None while nothing is being recorded."""
     running: tuple[Cell, ...] = ()
     """The cells whose functions are being called, outermost first."""
 
@@ -28,12 +30,23 @@ scope = _Scope()
 
 @contextmanager
 def recording_into(recorder: Recorder) -> Iterator[None]:
-    """Cells called within are recorded."""
+    """What is called within is recorded."""
     outer = scope.recorder
     scope.recorder = recorder
     try:
         with collector_resting():
             yield
+    finally:
+        scope.recorder = outer
+
+
+@contextmanager
+def recording_paused() -> Iterator[None]:
+    """What is called within runs at once."""
+    outer = scope.recorder
+    scope.recorder = None
+    try:
+        yield
     finally:
         scope.recorder = outer
 
@@ -50,3 +63,9 @@ def user_line() -> str:
     ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def autocast_state() -> tuple[object, ...]:
+    return tuple(
+        [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
+    )

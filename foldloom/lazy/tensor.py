@@ -1,29 +1,39 @@
-"""A value that is not computed yet."""
+"""A value that is not computed yet, and behaves as a tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foldloom.errors import ValueNotReadyError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
+from foldloom.lazy.scope import scope
 
 if TYPE_CHECKING:
     from foldloom.lazy.recorder import Recorder
 
 
 class LazyTensor:
-    """Stands for a tensor while an example is being recorded: it can be passed to cells and returned.
+    """Stands for a tensor of one example while it is being recorded.
 
-    Shape and dtype are known at once. Anything that needs the value says that it belongs inside a cell.
+    Shape and dtype are known at once. What is computed with it is recorded; what needs its value waits for the batch.
+    ``_value`` is its number in the graph, or for a ragged one the numbers of its rows. When the recording is over, it stands
+    for the tensor that was computed.
+
+    It is not a subclass of torch.Tensor, because making one takes longer than recording an operation; and it does not claim to
+    be one, because torch's C code trusts whoever says so.
     """
 
-    __slots__ = ("_depth", "_recorder", "_type", "_value")
+    __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
 
-    def __init__(self, recorder: Recorder, value: int, type: Type, depth: int) -> None:
+    _value: Any
+    _views: list[Any]
+    _source: tuple[LazyTensor, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+    def __init__(self, recorder: Recorder, value: Any, type: Type, depth: int) -> None:
         self._recorder = recorder
         self._value = value
         self._type = type
@@ -31,61 +41,204 @@ class LazyTensor:
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size(self._type.shape)
+        type = self._type
+        return torch.Size((len(self._value), *type.row.shape)) if type.ragged else torch.Size(type.shape)
 
     @property
     def dtype(self) -> torch.dtype:
         return dtype_of(self._type)
 
     @property
+    def device(self) -> torch.device:
+        return self._recorder.device_of(self)
+
+    @property
     def ndim(self) -> int:
         return len(self._type.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._type.differentiable and self._recorder.grad_enabled
+
+    layout = torch.strided
+    is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_leaf = is_mps = is_xpu = False
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
 
     def size(self, dim: int | None = None) -> torch.Size | int:
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
-        return self.ndim
+        return len(self._type.shape)
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    nelement = numel
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        return self.dtype.is_complex
+
+    def __len__(self) -> int:
+        if not self._type.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return len(self._value) if self._type.ragged else self._type.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._type.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self._recorder.rows_of(self))
+
+    # What needs the value.
+
+    def _tensor(self) -> torch.Tensor:
+        return self._recorder.value_of(self)
+
+    def item(self) -> Any:
+        return self._recorder.number_of(self)
+
+    def tolist(self) -> Any:
+        return self._recorder.number_of(self) if not self._type.shape else self._recorder.plain_value_of(self).tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self._recorder.plain_value_of(self).numpy(force=force)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __bool__(self) -> bool:
+        return bool(self._recorder.number_of(self))
+
+    def __int__(self) -> int:
+        return int(self._recorder.number_of(self))
+
+    def __float__(self) -> float:
+        return float(self._recorder.number_of(self))
+
+    def __complex__(self) -> complex:
+        return complex(self._recorder.number_of(self))
+
+    def __index__(self) -> int:
+        return operator.index(self._recorder.number_of(self))
+
+    def __contains__(self, element: Any) -> bool:
+        return bool((self == element).any())
+
+    def __str__(self) -> str:
+        return str(self._recorder.plain_value_of(self))
+
+    def __format__(self, form: str) -> str:
+        return format(self.item(), form) if form and not self._type.shape else format(str(self), form)
 
     def __repr__(self) -> str:
         return f"LazyTensor({self._type!r}, not computed yet)"
 
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        self._recorder.backward(self, args, kwargs)
+
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> NoReturn:
-        raise _not_ready(getattr(func, "__name__", str(func)))
+    ) -> Any:
+        recorder = scope.recorder
+        if recorder is None:
+            return computed(func, tuple(args), kwargs or {})
+        return recorder.call_function(func, args, kwargs)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # protocols that Python probes for, such as __deepcopy__
-            raise AttributeError(name)
-        raise _not_ready(name)
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._recorder.set_item(self, index, value)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.clone()  # type: ignore[attr-defined]
 
-def _not_ready(operation: str) -> ValueNotReadyError:
-    return ValueNotReadyError(
-        f"`{operation}` needs a value that is not computed yet. While fl.batch records an example, results of cells can be "
-        "passed to cells and returned; write every other computation inside a cell: "
-        "`f = fl.cell(lambda x: ...)`, whose argument is a tensor with the batch first"
-    )
+    __hash__ = object.__hash__
 
 
-def _refuse(operation: str) -> Callable[..., NoReturn]:
-    def refuse(self: LazyTensor, *_: object) -> NoReturn:
-        raise _not_ready(operation)
-
-    return refuse
+def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function on the tensors that lazy ones stand for, after their recording is over."""
+    return func(*_concrete(args), **_concrete(kwargs))
 
 
-_OPERATIONS = {
-    "+": "add radd iadd", "-": "sub rsub isub neg", "*": "mul rmul imul", "/": "truediv rtruediv itruediv",
-    "//": "floordiv rfloordiv ifloordiv", "%": "mod rmod imod", "**": "pow rpow ipow", "@": "matmul rmatmul imatmul",
-    "[]": "getitem setitem", "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
-    "bool()": "bool", "int()": "int", "float()": "float", "index": "index", "len()": "len", "iteration": "iter",
-    "in": "contains", "abs()": "abs", "~": "invert", "&": "and rand iand", "|": "or ror ior", "^": "xor rxor ixor",
-    "numpy": "array",
+def _concrete(value: Any) -> Any:
+    kind = type(value)
+    if kind is LazyTensor:
+        return value._tensor()
+    if kind is tuple or kind is list:
+        return kind([_concrete(item) for item in value])
+    if kind is dict:
+        return {key: _concrete(item) for key, item in value.items()}
+    return value
+
+
+def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
+    def binary(self: LazyTensor, other: Any) -> Any:
+        recorder = scope.recorder
+        if recorder is None:
+            return computed(function, (self, other), {})
+        return recorder.call_function(function, (self, other), None)
+
+    return binary
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+    def binary(self: LazyTensor, other: Any) -> Any:
+        recorder = scope.recorder
+        if recorder is None:
+            return computed(function, (other, self), {})
+        return recorder.call_function(function, (other, self), None)
+
+    return binary
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
+        recorder = scope.recorder
+        if recorder is None:
+            return computed(function, (self, *args), kwargs)
+        return recorder.call_function(function, (self, *args), kwargs)
+
+    method.__name__ = getattr(function, "__name__", "method")
+    return method
+
+
+def _property(function: Callable[..., Any]) -> property:
+    return property(_method(function))
+
+
+_BINARY = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": torch.matmul,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
 }  # fmt: skip
-for _operation, _names in _OPERATIONS.items():
-    for _name in _names.split():
-        setattr(LazyTensor, f"__{_name}__", _refuse(_operation))
-LazyTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_UNARY = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs, "invert": operator.invert}
+
+
+def _give_methods() -> None:
+    """All of torch.Tensor's methods, without naming them."""
+    for name, function in _BINARY.items():
+        setattr(LazyTensor, f"__{name}__", _operator(function))
+        setattr(LazyTensor, f"__r{name}__", _reflected(function))
+        setattr(LazyTensor, f"__i{name}__", _operator(getattr(torch.Tensor, f"__i{name}__", function)))
+    for name in _COMPARISONS:
+        setattr(LazyTensor, f"__{name}__", _operator(getattr(operator, name)))
+    for name, unary in _UNARY.items():
+        setattr(LazyTensor, f"__{name}__", _method(unary))  # type: ignore[arg-type]
+    setattr(LazyTensor, "__getitem__", _method(torch.Tensor.__getitem__))  # noqa: B010
+    for name in dir(torch.Tensor):
+        if name in LazyTensor.__dict__ or name.startswith("__") or hasattr(LazyTensor, name):
+            continue
+        attribute = getattr(torch.Tensor, name)
+        if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
+            setattr(LazyTensor, name, _property(attribute.__get__))
+        elif callable(attribute) and not isinstance(attribute, type):
+            setattr(LazyTensor, name, _method(attribute))
+
+
+_give_methods()

@@ -1,0 +1,161 @@
+"""A graph under construction, as columns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from foldloom.errors import ArgumentError
+from foldloom.graph import EARLIER, Graph, Ints, Op, Type, input_op
+from foldloom.lazy.weights import named_by_path
+from foldloom.recording import Column, Recording
+
+_NONE = np.empty(0, np.int64)
+
+
+class InputColumn:
+    """The values that were given for one input op."""
+
+    __slots__ = ("op_number", "type", "values", "versions")
+
+    def __init__(self, op_number: int, type: Type) -> None:
+        self.op_number = op_number
+        self.type = type
+        self.values: list[Any] = []
+        self.versions: list[int] = []
+
+    def close(self) -> Column:
+        if not isinstance(self.values[0], torch.Tensor):
+            return np.array(self.values, self.type.dtype)
+        for tensor, version in zip(self.values, self.versions, strict=True):
+            if not tensor.is_inference() and tensor._version != version:
+                raise ArgumentError(
+                    f"a tensor ({self.type}) was changed in place after it had been given to a cell or function, which has not "
+                    "run yet. Give it a copy (`x.clone()`), or make a new tensor instead of changing it"
+                )
+        return tuple(self.values)
+
+
+class Columns:
+    """Nodes, operands, inputs and outputs, in recording order.
+
+    A batch that runs in parts takes its nodes away part by part; values are numbered over all of them.
+    """
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.inputs: dict[tuple[Type, bool, bool], InputColumn] = {}
+        self.op_of_node: list[int] = []
+        self.operands: list[int] = []
+        self.lengths: list[int] = []
+        self.depth_of_node: list[int] = []
+        self.outputs: list[int] = []
+        self.nodes_of_example: list[int] = []
+        self.value_count = 0
+        self.first_value = 0
+        """Values below this were computed by earlier parts."""
+
+    def add_op(self, op: Op) -> int:
+        self.ops.append(op)
+        return len(self.ops) - 1
+
+    def input_column(self, type: Type, *, is_tensor: bool, tracked: bool) -> InputColumn:
+        key = (type, is_tensor, tracked)
+        column = self.inputs.get(key)
+        if column is None:
+            column = self.inputs[key] = InputColumn(self.add_op(input_op(type, is_tensor, tracked)), type)
+        return column
+
+    def add_input(self, column: InputColumn, value: Any) -> int:
+        column.values.append(value)
+        self.op_of_node.append(column.op_number)
+        self.depth_of_node.append(0)
+        number = self.value_count
+        self.value_count = number + 1
+        return number
+
+    def add_ragged_input(self, column: InputColumn, value: Any) -> range:
+        rows = len(value)
+        number = self.add_input(column, value)
+        self.lengths.append(rows)
+        self.value_count = number + rows
+        return range(number, number + rows)
+
+    def close(
+        self, results: Sequence[Any], cells: dict[str, str] | None = None, weights: dict[str, str] | None = None
+    ) -> Recording:
+        """All that was recorded, cells and weights under other names if there are any for them."""
+        cells, weights = cells or {}, weights or {}
+        names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in self.ops])
+        graph = Graph(
+            ops=_table(tuple(self.ops), names),
+            op_of_node=np.array(self.op_of_node, np.int64),
+            operands=np.array(self.operands, np.int64),
+            depth_of_node=np.array(self.depth_of_node, np.int64),
+            nodes_of_example=np.array(self.nodes_of_example, np.int64),
+            outputs=np.array(self.outputs, np.int64),
+            value_count=self.value_count,
+            lengths=np.array(self.lengths, np.int64) if self.lengths else _NONE,
+        )
+        return Recording(graph, self._close_inputs(), tuple(results))
+
+    def _close_inputs(self) -> tuple[Column, ...]:
+        columns = sorted(self.inputs.values(), key=lambda column: column.op_number)
+        return tuple([column.close() for column in columns])
+
+    def take_part(self, results: Sequence[Any], types_of: Any) -> tuple[Recording, Ints]:
+        """What was recorded since the last part, as a graph of its own, and the numbers of the earlier values that it uses.
+
+        In that graph these come first, as inputs.
+        """
+        operands, outputs = np.array(self.operands, np.int64), np.array(self.outputs, np.int64)
+        used = np.concatenate([operands, outputs])
+        earlier, position = np.unique(used[used < self.first_value], return_inverse=True)
+        values = np.where(used < self.first_value, 0, used - self.first_value + len(earlier))
+        values[used < self.first_value] = position
+
+        earlier_ops: dict[Op, int] = {}
+        for type in types_of(earlier):
+            earlier_ops.setdefault(Op(EARLIER, (), (type,)), len(earlier_ops))
+        op_of_earlier = [earlier_ops[Op(EARLIER, (), (type,))] for type in types_of(earlier)]
+        op_of_node = np.array(self.op_of_node, np.int64)
+        new_ops = np.unique(op_of_node)
+        number_of_op = np.zeros(len(self.ops), np.int64)
+        number_of_op[new_ops] = np.arange(len(new_ops)) + len(earlier_ops)
+        nodes_of_example = np.array(self.nodes_of_example, np.int64)
+        nodes_of_example[:1] += len(earlier)
+        graph = Graph(
+            ops=(*earlier_ops, *[self.ops[op] for op in new_ops.tolist()]),
+            op_of_node=np.concatenate([np.array(op_of_earlier, np.int64), number_of_op[op_of_node]]),
+            operands=values[: len(operands)],
+            depth_of_node=np.concatenate([np.zeros(len(earlier), np.int64), np.array(self.depth_of_node, np.int64)]),
+            nodes_of_example=nodes_of_example,
+            outputs=values[len(operands) :],
+            value_count=len(earlier) + self.value_count - self.first_value,
+            lengths=np.array(self.lengths, np.int64) if self.lengths else _NONE,
+        )
+        part = Recording(graph, self._close_inputs(), tuple(results))
+        self.op_of_node, self.operands, self.lengths, self.depth_of_node = [], [], [], []
+        self.outputs, self.nodes_of_example, self.inputs = [], [], {}
+        self.first_value = self.value_count
+        return part, earlier
+
+
+def _renamed(shared: tuple[Hashable, ...], weights: dict[str, str]) -> tuple[Hashable, ...]:
+    return tuple([named_by_path(weights, name) for name in shared]) if weights else shared
+
+
+@functools.lru_cache(maxsize=1024)
+def _table(ops: tuple[Op, ...], names: tuple[tuple[str, tuple[Any, ...]], ...]) -> tuple[Op, ...]:
+    """Ops under new names. Equal tables are one object, which makes merging recordings a matter of offsets."""
+    return tuple(
+        [
+            op if (op.key, op.shared) == (key, shared) else replace(op, key=key, shared=shared)
+            for op, (key, shared) in zip(ops, names, strict=True)
+        ]
+    )

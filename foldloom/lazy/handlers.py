@@ -1,0 +1,201 @@
+"""Functions that are more than one operation on values: lists and rows, changes in place, views.
+
+Stacking a list, joining lists and taking rows of a ragged value are a matter of numbers: nothing is computed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foldloom.lazy.calls import function_named
+from foldloom.lazy.rules.base import forms
+from foldloom.lazy.rules.indexing import take
+from foldloom.lazy.tensor import LazyTensor
+
+if TYPE_CHECKING:
+    from foldloom.lazy.recorder import Recorder
+
+Handler = Callable[["Recorder", Any, dict[str, Any]], Any]
+
+VIEWS = frozenset(
+    [
+        *forms(
+            "view reshape transpose t permute expand squeeze unsqueeze select narrow chunk split unbind diagonal flatten "
+            "swapaxes swapdims unflatten tensor_split movedim moveaxis view_as expand_as real imag unfold split_with_sizes"
+        ),
+        torch.Tensor.__getitem__,
+    ]
+)
+"""Functions whose result shares memory with their argument, so that a change of one is a change of the other."""
+
+IN_PLACE_OPERATORS = {
+    torch.Tensor.__iadd__: operator.add, torch.Tensor.__isub__: operator.sub, torch.Tensor.__imul__: operator.mul,
+    torch.Tensor.__itruediv__: operator.truediv, torch.Tensor.__ifloordiv__: operator.floordiv,
+    torch.Tensor.__imod__: operator.mod, torch.Tensor.__iand__: operator.and_, torch.Tensor.__ior__: operator.or_,
+    torch.Tensor.__ixor__: operator.xor, torch.Tensor.__ilshift__: operator.lshift,
+    torch.Tensor.__irshift__: operator.rshift, torch.Tensor.__ipow__: operator.pow,
+}  # fmt: skip
+
+_functional: dict[Any, Callable[..., Any]] = dict(IN_PLACE_OPERATORS)
+
+
+def functional_of(function: Any) -> Callable[..., Any]:
+    """The function that returns what this one would change its argument to."""
+    known = _functional.get(function)
+    if known is None:
+        name = function.__name__[:-1]
+        for owner in (torch.Tensor, torch, torch.nn.functional):
+            twin = getattr(owner, name, None)
+            if callable(twin) and name not in ("fill", "random", "normal", "uniform", "exponential", "geometric"):
+                known = twin
+                break
+        else:
+            known = _on_a_copy(function)
+        _functional[function] = known
+    return known
+
+
+def _on_a_copy(function: Any) -> Callable[..., Any]:
+    def changed(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return function(target.clone(), *args, **kwargs)
+
+    changed.__name__ = function.__name__.removesuffix("_")
+    changed.__qualname__ = f"changed_by_{function.__name__}"
+    return changed
+
+
+def with_item(target: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """What `target` is after ``target[index] = value``."""
+    copy = target.clone()
+    copy[index] = value
+    return copy
+
+
+def write_view(
+    base: torch.Tensor, value: torch.Tensor, function: str, index: int | None, args: Any, kwargs: Any
+) -> torch.Tensor:
+    """What `base` is after a view of it has been changed to `value`."""
+    copy = base.clone()
+    view = function_named(function)(copy, *args, **kwargs)
+    if index is not None:
+        view = view[index]
+    view.copy_(value)
+    return copy
+
+
+def _stack(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else kwargs.get("tensors")
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if dim != 0 or kwargs.keys() - {"dim", "tensors"} or not isinstance(items, (list, tuple)) or not items:
+        return NotImplemented
+    first = next((item for item in items if type(item) is LazyTensor), None)
+    if first is None or first._type.ragged:
+        return NotImplemented
+    row = first._type
+    rows = [
+        item
+        if type(item) is LazyTensor
+        else recorder.lift(item, ragged=False)
+        if isinstance(item, torch.Tensor) and not isinstance(item, torch.nn.Parameter)
+        else None
+        for item in items
+    ]
+    if any(item is None or item._type is not row or item._recorder is not recorder for item in rows):
+        return NotImplemented
+    return recorder.ragged(rows, row)  # type: ignore[arg-type]
+
+
+def _cat(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Joining ragged values is joining their rows."""
+    items = args[0] if args else kwargs.get("tensors")
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if kwargs.keys() - {"dim", "tensors"} or not isinstance(items, (list, tuple)) or type(dim) is not int:
+        return NotImplemented
+    ragged = [item for item in items if type(item) is LazyTensor and item._type.ragged]
+    if not ragged or dim % ragged[0].ndim or any(isinstance(item, torch.nn.Parameter) for item in items):
+        return NotImplemented
+    row = ragged[0]._type.row
+    rows: list[LazyTensor] = []
+    for item in items:
+        handle = item if type(item) is LazyTensor else recorder.lift(item, ragged=True)
+        if (
+            handle._recorder is not recorder
+            or handle.shape[1:] != torch.Size(row.shape)
+            or handle._type.dtype != row.dtype
+        ):
+            return NotImplemented
+        rows += recorder.rows_of(handle)
+    return recorder.ragged(rows, row)
+
+
+def _getitem(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    values, index = args
+    if type(values) is not LazyTensor or values._recorder is not recorder:
+        return NotImplemented
+    kind = type(index)
+    if kind is slice and values._type.ragged:
+        bounds = [bound for bound in (index.start, index.stop, index.step) if bound is not None]
+        if all(type(bound) is int for bound in bounds) and (index.step is None or index.step > 0):
+            return LazyTensor(recorder, values._value[index], values._type, values._depth)
+        return NotImplemented
+    if kind is int:
+        if not values._type.shape:
+            return NotImplemented
+        length = len(values)
+        if not -length <= index < length:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {length}")
+        if values._type.ragged:
+            return LazyTensor(recorder, values._value[index], values._type.row, values._depth)
+        if index in (0, -1):
+            return NotImplemented
+        return recorder.call_function(take, (values, recorder.number(index % length)), None)
+    if kind is LazyTensor and index._type.shape == () and index._type.dtype == "int64":
+        return recorder.call_function(take, (recorder.dense(values), index), None)
+    return NotImplemented
+
+
+def _unbind(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    values = args[0]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if type(values) is not LazyTensor or not values._type.ragged or dim not in (0, -values.ndim):
+        return NotImplemented
+    return tuple(recorder.rows_of(values))
+
+
+def _flip(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    values, dims = args[0], args[1:] or (kwargs.get("dims"),)
+    flat = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
+    if type(values) is not LazyTensor or not values._type.ragged or flat not in ((0,), (-values.ndim,)):
+        return NotImplemented
+    return LazyTensor(recorder, values._value[::-1], values._type, values._depth)
+
+
+def _demand(name: str) -> Handler:
+    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        return getattr(args[0], name)(*args[1:], **kwargs) if type(args[0]) is LazyTensor else NotImplemented
+
+    return handle
+
+
+HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys(forms("stack"), _stack),
+    **dict.fromkeys(forms("cat concat concatenate"), _cat),
+    **dict.fromkeys(forms("unbind"), _unbind),
+    **dict.fromkeys(forms("flip"), _flip),
+    torch.Tensor.__getitem__: _getitem,
+    **{
+        getattr(torch.Tensor, name): _demand(name)
+        for name in (
+            "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__len__", "__iter__",
+            "__contains__", "size", "dim", "numel", "nelement", "is_floating_point", "is_complex", "__repr__", "backward",
+            "__complex__", "__format__", "__array__",
+        )
+    },
+    torch.Tensor.__setitem__: lambda recorder, args, kwargs: recorder.set_item(*args)
+    if type(args[0]) is LazyTensor
+    else NotImplemented,
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""What torch is told while an example is being recorded.
+
+Calls on values find their way by themselves. Two kinds of call would not be noticed: functions of weights and given tensors alone
+(looking up a word's vector), which a torch-function mode sees; and torch's own modules, which count as one operation each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from foldloom.lazy.rules import has_rule
+from foldloom.lazy.scope import scope
+from foldloom.lazy.tensor import LazyTensor
+
+_CONSTANTS = frozenset((torch.zeros, torch.ones, torch.full, torch.empty, torch.eye))
+_RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.normal, torch.randperm))
+
+
+class RecordingMode(TorchFunctionMode):
+    """Records functions that take weights, and makes constants that may be changed in place."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recorder = scope.recorder
+        if recorder is None:
+            return func(*args, **(kwargs or {}))
+        if LazyTensor in types:
+            return recorder.call_function(func, args, kwargs)
+        if func in _CONSTANTS and not (kwargs and kwargs.get("requires_grad")):
+            return recorder.constant(func, args, kwargs or {})
+        if func in _RANDOM and not (kwargs and kwargs.get("requires_grad")):
+            return recorder.lift(func(*args, **(kwargs or {})), ragged=False)
+        if has_rule(func) and _takes_weights(args, kwargs):
+            return recorder.call_function(func, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+def _takes_weights(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    for arg in args if not kwargs else (*args, *kwargs.values()):
+        if isinstance(arg, nn.Parameter) or (isinstance(arg, (list, tuple)) and _takes_weights(arg, None)):
+            return True
+    recorder = scope.recorder
+    return recorder is not None and any(recorder.is_derived(arg) for arg in args)
+
+
+_call_module = nn.Module.__call__
+_recordings = 0
+_lock = threading.Lock()
+
+
+def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    recorder = scope.recorder
+    if recorder is not None:
+        result = recorder.call_module(module, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if module._compiled_call_impl is not None:
+        return module._compiled_call_impl(*args, **kwargs)
+    # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.
+    return module._call_impl(*args, **kwargs)
+
+
+@contextmanager
+def modules_recorded() -> Iterator[None]:
+    """While anything is being recorded in any thread, calls of modules pass by here."""
+    global _recordings
+    with _lock:
+        _recordings += 1
+        nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        with _lock:
+            _recordings -= 1
+            if not _recordings:
+                nn.Module.__call__ = _call_module  # type: ignore[method-assign]

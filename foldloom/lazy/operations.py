@@ -1,0 +1,83 @@
+"""From recorded ops to the kernels that run them: cells, and functions with their batch rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from foldloom.execution import Kernel
+from foldloom.graph import Op
+from foldloom.lazy.calls import call_of_template, function_named
+from foldloom.lazy.cell import find_cell
+from foldloom.lazy.rules import batched_form, ragged_form
+from foldloom.lazy.weights import Weights
+
+
+def kernels_of(ops: Sequence[Op], owner: object, weights: Weights) -> list[Kernel | None]:
+    return [None if op.is_input else _kernel_of(op, owner, weights) for op in ops]
+
+
+def _kernel_of(op: Op, owner: object, weights: Weights) -> Kernel:
+    if is_function(op):
+        kernel = _function_kernel(op, weights)
+    else:
+        with _mode(op.mode):
+            kernel = find_cell(op.key, owner).kernel(op)
+    if op.mode is not None:
+        kernel.call = _in_mode(kernel.call, op.mode)
+    return kernel
+
+
+def is_function(op: Op) -> bool:
+    """Functions are known by where they are defined, cells and modules by names without a colon."""
+    return ":" in op.key
+
+
+def _function_kernel(op: Op, weights: Weights) -> Kernel:
+    shared = [weights[name] for name in op.shared]
+    call = call_of_template(function_named(op.key), op.settings, op.inputs, shared, op.outputs)
+    is_ragged = any(type.ragged for type in op.inputs)
+    run = ragged_form(call) if is_ragged else batched_form(call)
+    assert run is not None, "a ragged call is only recorded where there is a rule for it"
+
+    def kernel(*blocks: Any) -> Sequence[Any]:
+        result = run(*blocks)
+        if type(result) is tuple:
+            return _flat(result)
+        return (result,) if not isinstance(result, (tuple, list)) else _flat(result)
+
+    made = Kernel(op, kernel)
+    made.form = run
+    return made
+
+
+def _flat(result: Sequence[Any]) -> Sequence[Any]:
+    if any(isinstance(item, (tuple, list)) for item in result):
+        return [leaf for item in result for leaf in (_flat(item) if isinstance(item, (tuple, list)) else (item,))]
+    return result
+
+
+def _in_mode(call: Callable[..., Any], mode: Any) -> Callable[..., Any]:
+    def run(*blocks: Any) -> Any:
+        with _mode(mode):
+            return call(*blocks)
+
+    return run
+
+
+@contextmanager
+def _mode(mode: Any) -> Iterator[None]:
+    """The grad mode and autocast that held where a call was recorded; None if they hold for the whole batch."""
+    with ExitStack() as stack:
+        if mode is not None:
+            grad_enabled, autocast = mode
+            stack.enter_context(torch.set_grad_enabled(grad_enabled))
+            for kind, dtype in zip(("cpu", "cuda"), autocast, strict=True):
+                if dtype is not None:
+                    stack.enter_context(torch.autocast(kind, dtype))
+                elif torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -1,0 +1,144 @@
+"""Torch's own modules that count as one operation, each called with the batch first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from foldloom.graph import Type
+from foldloom.lazy.inference import Returned
+from foldloom.lazy.rules.probe import returned_for_ragged
+from foldloom.ragged import Ragged
+
+BatchedModule = Callable[..., Any]
+
+
+def batched_module(module: nn.Module, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    """How to call a module on the blocks of operands of these types; None if it must be taken apart into functions."""
+    rule = _RULES.get(type(module))
+    return rule(module, types, is_ragged) if rule is not None else None
+
+
+def can_be_batched(module: nn.Module, types: tuple[Type, ...], is_ragged: bool) -> bool:
+    return batched_module(module, types, is_ragged) is not None
+
+
+def returned_by_module(form: BatchedModule, types: tuple[Type, ...]) -> Returned:
+    with torch.no_grad(), torch.random.fork_rng():
+        return returned_for_ragged(form, types)
+
+
+def flat_results(result: Any) -> Sequence[Any]:
+    """The leaves of what a function or module returned."""
+    if not isinstance(result, (tuple, list)):
+        return (result,)
+    if any(isinstance(item, (tuple, list)) for item in result):
+        return [leaf for item in result for leaf in flat_results(item)]
+    return result
+
+
+def is_one_operation(module: nn.Module) -> bool:
+    return type(module) in _RULES and not _is_hooked(module)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def _on_last_dimension(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    """Any number of dimensions may stand before the one that it works on."""
+    if len(types) != 1 or len(types[0].shape) < 1 + is_ragged:
+        return None
+    return _rows(module) if is_ragged else module
+
+
+def _on_any_dimensions(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    if len(types) != 1:
+        return None
+    return _rows(module) if is_ragged else module
+
+
+def _rows(module: Any) -> BatchedModule:
+    return lambda ragged: Ragged(module(ragged.values), ragged.lengths)
+
+
+def _layer_norm(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    if len(types) != 1 or len(types[0].shape) < len(module.normalized_shape) + is_ragged:
+        return None
+    return _rows(module) if is_ragged else module
+
+
+def _recurrent_cell(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    if is_ragged or any(len(type.shape) != 1 for type in types):
+        return None
+    if len(types) == 3:
+        return lambda vector, hidden, cell: module(vector, (hidden, cell))
+    return module if len(types) <= 2 else None
+
+
+def _recurrent(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    """A sequence of rows: all of them run as one packed sequence."""
+    if not is_ragged or len(types[0].shape) != 2 or any(type.ragged or len(type.shape) != 2 for type in types[1:]):
+        return None
+    if len(types) == 2:
+        return lambda sequences, hidden: _packed(module, sequences, hidden.transpose(0, 1).contiguous())
+    if len(types) == 3:
+        return lambda sequences, hidden, cell: _packed(
+            module, sequences, (hidden.transpose(0, 1).contiguous(), cell.transpose(0, 1).contiguous())
+        )
+    return lambda sequences: _packed(module, sequences, None)
+
+
+def _packed(module: Any, sequences: Ragged, initial: Any) -> Any:
+    """Sequences longest first, all of them step by step, and back in their own order."""
+    lengths = sequences.lengths
+    order = torch.argsort(lengths, descending=True, stable=True)
+    sorted_lengths = lengths[order]
+    positions, batch_sizes = _time_order(lengths, order, sorted_lengths)
+    data = sequences.values.index_select(0, positions)
+    packed = PackedSequence(data, batch_sizes, None, None)
+    initial = _reordered(initial, order)
+    output, final = module(packed, initial) if initial is not None else module(packed)
+    values = torch.empty_like(output.data).index_copy(0, positions, output.data)
+    back = torch.argsort(order)
+    if isinstance(final, tuple):
+        return Ragged(values, lengths), tuple([item.index_select(1, back).transpose(0, 1) for item in final])
+    return Ragged(values, lengths), final.index_select(1, back).transpose(0, 1)
+
+
+def _reordered(initial: Any, order: torch.Tensor) -> Any:
+    if initial is None:
+        return None
+    if isinstance(initial, tuple):
+        return tuple([item.index_select(1, order) for item in initial])
+    return initial.index_select(1, order)
+
+
+def _time_order(
+    lengths: torch.Tensor, order: torch.Tensor, sorted_lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each time step, the rows of the sequences that are still going on; and how many these are."""
+    longest = int(sorted_lengths[0])
+    starts = (lengths.cumsum(0) - lengths)[order]
+    goes_on = torch.arange(longest).unsqueeze(1) < sorted_lengths
+    rows = (torch.arange(longest).unsqueeze(1) + starts)[goes_on]
+    return rows, goes_on.sum(1)
+
+
+_RULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None]] = {
+    nn.Linear: _on_last_dimension,
+    nn.Embedding: _on_any_dimensions,
+    nn.LayerNorm: _layer_norm,
+    nn.LSTMCell: _recurrent_cell,
+    nn.GRUCell: _recurrent_cell,
+    nn.RNNCell: _recurrent_cell,
+    nn.LSTM: _recurrent,
+    nn.GRU: _recurrent,
+    nn.RNN: _recurrent,
+}
