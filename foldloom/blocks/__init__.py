@@ -3,7 +3,7 @@
 from foldloom.blocks.block import Block, Identity, Pipe, convert_to_block
 from foldloom.blocks.compiling import compile  # noqa: A004 - always used as fb.compile
 from foldloom.blocks.composition import AllOf, Composition, Record
-from foldloom.blocks.computing import Concat, FromTensor, Function, Zeros
+from foldloom.blocks.computing import Concat, FromTensor, Function, Stack, Zeros
 from foldloom.blocks.dispatch import ForwardDeclaration, OneOf, Optional
 from foldloom.blocks.endings import Metric, Void
 from foldloom.blocks.errors import BlockError, BlockInputError, BlockTypeError, MissingKeyError, WiringError
@@ -72,6 +72,7 @@ __all__ = [
     "SequenceType",
     "SerializedMessageToTree",
     "Slice",
+    "Stack",
     "Sum",
     "Tensor",
     "TensorType",

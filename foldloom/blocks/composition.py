@@ -39,6 +39,9 @@ class Record(Block):
         self.settle()
 
     def _infer(self) -> None:
+        waiting = [wait_for_head(block.takes, self._infer) for block in self._blocks]
+        if not any(waiting) and all(isinstance(head(block.takes), PyObjectType) for block in self._blocks):
+            self.fit(self.takes, PyObjectType(), lambda takes, _: f"the items of {known(takes)} are no Python objects")
         if wait_for_head(self.takes, self._infer):
             return
         takes = head(self.takes)

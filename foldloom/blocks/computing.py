@@ -12,7 +12,8 @@ from torch.nn.parameter import is_lazy
 
 from foldloom.blocks.block import Block, converts
 from foldloom.blocks.cells import FlatCell, cell_key
-from foldloom.blocks.inference import known, wait
+from foldloom.blocks.inference import Unknown, head, known, wait, wait_for_head
+from foldloom.blocks.items import element_of, refuse_endless
 from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.printing import printed, shortened
 from foldloom.blocks.types import (
@@ -31,6 +32,9 @@ from foldloom.errors import CellError
 from foldloom.graph import Type
 from foldloom.lazy.cell import Cell, Signature, cell
 from foldloom.lazy.nesting import Nesting, flatten
+
+_TRIED_LENGTHS = (4, 5)
+"""Extents that differ from example to example are tried at two lengths; what differs then in the output, differs always."""
 
 
 def is_computable(type: BlockType) -> bool:
@@ -89,22 +93,32 @@ class Function(Block):
     def _tried(self, takes: BlockType) -> BlockType:
         try:
             _initialize(self._function, takes)
-            signature = self._signature(self.make_cell(), takes)
+            cell = self.make_cell()
+            signatures = [self._signature(cell, takes, length) for length in _TRIED_LENGTHS]
         except (CellError, TypeError, ValueError, RuntimeError) as error:
             reason = error.__cause__ or error
             raise self.type_error(f"{shortened(self)} cannot take {takes}: {reason}") from error
-        outputs = iter([TensorType(type.shape, type.dtype) for type in signature.op.outputs])
+        signature, other = signatures
+        outputs = iter(
+            [
+                TensorType([a if a == b else None for a, b in zip(one.shape, two.shape, strict=True)], one.dtype)
+                for one, two in zip(signature.op.outputs, other.op.outputs, strict=True)
+            ]
+        )
         return self._returned(signature.returns, outputs)
 
-    def _signature(self, cell: Cell, takes: BlockType) -> Signature:
-        types = tuple([Type(item.shape, item.dtype) for item in takes.terminal_types() if isinstance(item, TensorType)])
+    def _signature(self, cell: Cell, takes: BlockType, length: int) -> Signature:
+        types = tuple(
+            [Type(item.fixed(length), item.dtype) for item in takes.terminal_types() if isinstance(item, TensorType)]
+        )
         nesting = flatten(takes.unflatten(types), []) if self._calls_nested and isinstance(takes, TupleType) else None
         if nesting is not None and all(part is None for part in nesting[2]):
             nesting = None
         return cell.signature(types, nesting, ())
 
     def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
-        self._signature(cell, with_dtypes(known(self.takes), dtypes))
+        for length in _TRIED_LENGTHS:
+            self._signature(cell, with_dtypes(known(self.takes), dtypes), length)
 
     def _returned(self, nesting: Nesting, outputs: Any) -> BlockType:
         if nesting is None:
@@ -150,7 +164,7 @@ def _initialize(function: Callable[..., Any] | None, takes: BlockType) -> None:
     """Modules that find out their sizes when first called: called once, where it may draw weights at random."""
     if isinstance(function, torch.nn.Module) and any(map(is_lazy, function.parameters())):
         zeros = [
-            torch.zeros((2, *item.shape), dtype=getattr(torch, item.dtype))
+            torch.zeros((2, *item.fixed(_TRIED_LENGTHS[0])), dtype=getattr(torch, item.dtype))
             for item in takes.terminal_types()
             if isinstance(item, TensorType)
         ]
@@ -217,10 +231,53 @@ class Zeros(Block):
 
 def zeros_of(type: BlockType, lower: Lowering) -> Any:
     if isinstance(type, TensorType):
-        return lower.constant(0, type)
+        return lower.constant(0, TensorType(type.fixed(), type.dtype))
     if isinstance(type, TupleType):
         return tuple([zeros_of(item, lower) for item in type.items])
     return [] if isinstance(type, SequenceType) else None
+
+
+def _stacked(*tensors: torch.Tensor) -> torch.Tensor:
+    return torch.stack(tensors, 1)
+
+
+class Stack(Block):
+    """A sequence of tensors as one tensor with the sequence as its first dimension.
+
+    What computes on it runs together for sequences of one length; to run together for all lengths, use `Reduce` and its like.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Vector(2)) >> fb.Stack()).eval([[1, 2], [3, 4], [5, 6]])
+    tensor([[1., 2.],
+            [3., 4.],
+            [5., 6.]])
+    """
+
+    def __init__(self) -> None:
+        self._element = Unknown()
+        self.settle()
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        return _stacked
+
+    def _infer(self) -> None:
+        element = element_of(self, self.takes, self._infer)
+        if element is None:
+            return
+        refuse_endless(self, self.takes)
+        self.fit(element, self._element, lambda one, other: f"{shortened(self)} gets elements of {one} and {other}")
+        if wait_for_head(self._element, self._infer):
+            return
+        tensor = head(self._element)
+        if not isinstance(tensor, TensorType):
+            raise self.type_error(f"{shortened(self)} takes a sequence of tensors, not of {known(tensor)}")
+        self.give(TensorType([None, *tensor.shape], tensor.dtype))
+
+    def lowered(self, lower: Lowering) -> Run:
+        call = lower.cells[self]
+        none = zeros_of(known(self.gives), lower)
+        return lambda values: call(*values) if values else none
 
 
 class _Constant(torch.nn.Module):

@@ -14,6 +14,7 @@ from foldloom.blocks.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.lazy.scope import user_line
+from foldloom.lazy.tensor import LazyTensor
 
 
 class Tensor(Block):
@@ -46,8 +47,8 @@ class Tensor(Block):
         torch_dtype = getattr(torch, dtype)
 
         def run(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                made: Any = value.to(torch_dtype)
+            if isinstance(value, (torch.Tensor, LazyTensor)):
+                made: Any = value if value.dtype is torch_dtype else value.to(torch_dtype)
             else:
                 made = _as_array(value)
                 if made is None:

@@ -82,7 +82,7 @@ class Lowering:
     def constant(self, value: Any, type: TensorType) -> torch.Tensor:
         """One tensor for all examples: a recorder that is given the same tensor again knows it."""
         dtype = getattr(torch, self.dtype(type.dtype))
-        return torch.as_tensor(value).detach().to(self._device, dtype).expand(type.shape).clone()
+        return torch.as_tensor(value).detach().to(self._device, dtype).expand(type.fixed()).clone()
 
 
 def all_blocks(root: Block) -> Iterator[Block]:

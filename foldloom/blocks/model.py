@@ -15,6 +15,7 @@ from foldloom.blocks.program import Labels, MetricRows, Program, no_rows, tidied
 from foldloom.blocks.rules import check_root
 from foldloom.blocks.types import dtype_name
 from foldloom.engine import Planned
+from foldloom.errors import ArgumentError
 from foldloom.lazy import batch
 from foldloom.lazy.cell import Cell, cell
 from foldloom.recording import Recording
@@ -68,9 +69,10 @@ class Model(torch.nn.Module):
         cells = {block: self._cell(name) for block, name in self._name_of_block.items()}
         faces = {name: NamedCell(f"cells.{name}", face.label, face) for name, face in self._named_cells()}
         self._program = Program(self.root, Lowering(cells, self._cell(self._given), self._dtypes, self._device()))
-        names = {child.key: path for path, child in self.named_modules() if isinstance(child, Cell)}
         named = {block: faces[name] for block, name in self._name_of_block.items()}
-        self._planner = Planner(self.root, named, faces[self._given], self._dtypes, self.scheduler, names)
+        self._planner = Planner(
+            self.root, named, faces[self._given], self._dtypes, self.scheduler, self.modules_on_the_fly
+        )
 
     def _named_cells(self) -> list[tuple[str, Cell]]:
         return [(name, self._cell(name)) for name in self.cells]
@@ -85,8 +87,7 @@ class Model(torch.nn.Module):
         return devices[0] if devices else torch.get_default_device()
 
     def forward(self, examples: Planned | Sequence[Any]) -> Any:
-        planned = examples if isinstance(examples, Planned) else self._planner(examples)
-        result = batch(self, stack=True).run(planned)
+        result = self._results(examples)
         output_type = known(self.root.gives)
         if not self._program.metrics:
             return tidied(result, output_type, self._dtypes)
@@ -94,6 +95,16 @@ class Model(torch.nn.Module):
         return tidied(output, output_type, self._dtypes), {
             name: self._metric(name, rows[name], labels[name]) for name in self._program.metrics
         }
+
+    def _results(self, examples: Planned | Sequence[Any]) -> Any:
+        if isinstance(examples, Planned):
+            return batch(self, stack=True).run(examples)
+        if not len(examples):
+            raise ArgumentError("there is nothing to compute: give the model at least one example")
+        if any(isinstance(example, Recording) for example in examples):
+            return batch(self, stack=True).run(self._planner(examples))
+        with deep_recursion():
+            return batch(self._program, scheduler=self.scheduler, stack=True)(examples)
 
     def _metric(self, name: str, rows: Any, labels: Sequence[Labels]) -> MetricRows:
         values = rows.values

@@ -20,12 +20,8 @@ from foldloom.blocks.program import Program, terminals
 from foldloom.engine import Planned
 from foldloom.errors import ArgumentError, CellError
 from foldloom.graph import Type
-from foldloom.lazy import Cell, plan
-from foldloom.lazy.recorder import Recorder
-from foldloom.lazy.scope import recording_into
-from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy import Cell, plan, record
 from foldloom.recording import Recording
-from foldloom.results import template_of
 from foldloom.schedulers import Scheduler
 
 if TYPE_CHECKING:
@@ -33,6 +29,18 @@ if TYPE_CHECKING:
 
 _RECURSION_LIMIT = 200_000
 """Blocks recurse as deep as the data, several calls a level; Python's own limit would be met at trees of a few hundred levels."""
+
+
+class OneExample(torch.nn.Module):
+    """A program as a module, with the modules that it calls as they are."""
+
+    def __init__(self, program: Program, modules_on_the_fly: torch.nn.ModuleDict) -> None:
+        super().__init__()
+        self._program = program
+        self.modules_on_the_fly = modules_on_the_fly
+
+    def forward(self, example: Any) -> Any:
+        return self._program(example)
 
 
 class Portable(ABC):
@@ -56,58 +64,36 @@ class Planner:
         given: NamedCell,
         dtypes: Mapping[str, str],
         scheduler: Scheduler,
-        names: Mapping[str, str],
+        modules_on_the_fly: torch.nn.ModuleDict,
     ) -> None:
-        """``names`` are those of cells that are called on the fly, by their keys."""
-        self._parts = (root, dict(cells), given, dict(dtypes), scheduler, dict(names))
-        self._names = dict(names)
+        self._parts = (root, dict(cells), given, dict(dtypes), scheduler, modules_on_the_fly)
         self._scheduler = scheduler
         self._program = Program(root, Lowering(cells, given, dtypes, torch.device("cpu")))
+        # Cells that blocks do not know of get their names from the module they are in.
+        self._function = OneExample(self._program, modules_on_the_fly) if len(modules_on_the_fly) else self._program
 
     def __call__(self, batch: Sequence[Any]) -> Planned:
         """A plan for a batch of examples, of kept recordings of examples, or of both."""
-        items = list(batch)
-        if not items:
+        if not len(batch):
             raise ArgumentError("there is nothing to plan: give model.plan at least one example")
-        recordings: list[Recording] = []
-        fresh: list[Any] = []
-        for item in items:
-            if not isinstance(item, Recording):
-                fresh.append(item)
-                continue
-            if fresh:
-                recordings.append(self._recorded(fresh))
-                fresh = []
-            recordings.append(item)
-        if fresh:
-            recordings.append(self._recorded(fresh))
+        recordings = []
+        for number, item in enumerate(batch):
+            try:
+                recordings.append(item if isinstance(item, Recording) else self.record(item))
+            except Exception as error:
+                error.add_note(f"in example {number} of the batch")
+                raise
         return plan(recordings, self._scheduler)
 
     def record(self, example: Any) -> Recording:
         """What one example asks for; keep it, and planning it again costs nothing per node."""
-        return self._recorded([example])
+        with deep_recursion():
+            return record(self._function, example)
 
     def depth(self, example: Any) -> int:
         """How many computations on this example wait for each other."""
-        recorder = Recorder()
-        with recording_into(recorder), deep_recursion():
-            self._program.run(example)
-            recorder.end_example([], None)
-        return int(recorder.close().graph.depth_of_node.max(initial=0))
-
-    def _recorded(self, examples: Sequence[Any]) -> Recording:
-        recorder = Recorder()
-        program = self._program
-        with recording_into(recorder), deep_recursion():
-            for number, example in enumerate(examples):
-                outputs: list[LazyTensor] = []
-                try:
-                    template = template_of(program(example), LazyTensor, outputs)
-                except Exception as error:
-                    error.add_note(f"while recording example {number}")
-                    raise
-                recorder.end_example(outputs, template)
-        return recorder.close(self._names)
+        with deep_recursion():
+            return int(record(self._program.run, example).graph.depth_of_node.max(initial=0))
 
     def _announce(self) -> None:
         """Ask all cells now what they will be asked where there are no weights."""
@@ -121,7 +107,7 @@ class Planner:
                 continue
         for type in (*terminals(known(root.gives)), *self._program.metrics.values()):
             dtype = dtypes.get(type.dtype, type.dtype)
-            given.signature((Type(type.shape, dtype),), None, ())
+            given.signature((Type(type.fixed(), dtype),), None, ())
 
     def __reduce__(self) -> tuple[Callable[[bytes], Planner], tuple[bytes]]:
         self._announce()

@@ -126,4 +126,4 @@ def _empty(stacked: Ragged, type: BlockType, dtypes: Any) -> Any:
 
 def no_rows(type: TensorType, dtypes: Any, like: torch.Tensor) -> torch.Tensor:
     dtype = getattr(torch, dtypes.get(type.dtype, type.dtype))
-    return torch.empty((0, *type.shape), dtype=dtype, device=like.device)
+    return torch.empty((0, *type.fixed()), dtype=dtype, device=like.device)

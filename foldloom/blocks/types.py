@@ -59,25 +59,37 @@ class BlockType:
 
 @dataclass(frozen=True, init=False)
 class TensorType(BlockType):
-    """A tensor of one example, without a batch dimension. The dtype is torch's default unless given.
+    """A tensor of one example, without a batch dimension. The dtype is torch's default unless given; an extent that differs from
+    example to example is None.
 
     >>> TensorType([3], 'int64').size
     3
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     dtype: str
 
-    def __init__(self, shape: Iterable[int], dtype: Any = None) -> None:
+    def __init__(self, shape: Iterable[int | None], dtype: Any = None) -> None:
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(not isinstance(extent, (int, np.integer)) or extent < 0 for extent in shape):
+        if any(extent is not None and (not isinstance(extent, (int, np.integer)) or extent < 0) for extent in shape):
             raise BlockTypeError(f"a shape is made of whole numbers from 0 up, so {shape} is none")
-        object.__setattr__(self, "shape", tuple([int(extent) for extent in shape]))
+        object.__setattr__(self, "shape", tuple([None if extent is None else int(extent) for extent in shape]))
         object.__setattr__(self, "dtype", dtype_name(dtype))
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        if not self.is_fixed:
+            return super().size
+        return int(np.prod(self.fixed()))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all examples have tensors of one shape."""
+        return None not in self.shape
+
+    def fixed(self, length: int = 0) -> tuple[int, ...]:
+        """The shape, with this length wherever examples differ."""
+        return tuple([length if extent is None else extent for extent in self.shape])
 
     def __repr__(self) -> str:
         return f"TensorType({list(self.shape)}, {self.dtype!r})"

@@ -209,8 +209,10 @@ def test_root_gives_tensors() -> None:
         fb.compile(fb.Scalar() >> fb.Broadcast())
     with pytest.raises(fb.BlockTypeError, match=r"gives nothing and has no fb.Metric"):
         fb.compile(fb.Void())
-    with pytest.raises(fl.errors.ArgumentError, match=r"nothing to plan: give model.plan at least one example"):
+    with pytest.raises(fl.errors.ArgumentError, match=r"nothing to compute: give the model at least one example"):
         fb.compile(fb.Scalar())([])
+    with pytest.raises(fl.errors.ArgumentError, match=r"nothing to plan: give model.plan at least one example"):
+        fb.compile(fb.Scalar()).plan([])
 
 
 def test_examples_may_be_tensors_where_blocks_take_tensors() -> None:

@@ -66,7 +66,7 @@ def test_reduce() -> None:
     ):
         scalars() >> fb.Reduce(fb.Function(torch.add), fb.Zeros(2))
     with pytest.raises(fb.BlockTypeError, match=r"its default is TensorType\(\[2\], 'float32'\)"):
-        fb.Reduce(pair() >> fb.Function(torch.add), fb.Zeros(2))
+        fb.Reduce(fb.Function(torch.add).set_output_type([]), fb.Zeros(2))
     with pytest.raises(fb.BlockTypeError, match=r"wanted of it"):
         scalars() >> fb.Reduce(fb.Function(lambda a, b: torch.stack((a, b), 1)))
 
@@ -247,3 +247,40 @@ def test_attention_over_the_nodes_of_a_tree() -> None:
     weights = torch.softmax(score(torch.tensor(states)), 0)
     torch.testing.assert_close(block.eval(states), (weights * torch.tensor(states)).sum(0))
     check(block, (states, (weights * torch.tensor(states)).sum(0).detach()), (states[:1], states[0]))
+
+
+class Attend(nn.Module):
+    """A softmax over the rows of a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(2, 1)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(self.score(states), 1) * states).sum(1)
+
+
+def test_stack() -> None:
+    block = fb.Map(fb.Vector(2)) >> fb.Stack()
+    assert block.output_type == fb.TensorType([None, 2])
+    assert block.eval([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+    assert block.eval([]).shape == (0, 2)
+    check(block, ([[1, 2], [3, 4]], [[1, 2], [3, 4]]), ([[0, 0], [1, 1]], [[0, 0], [1, 1]]), depths=[1, 1])
+    check(pair() >> fb.Stack(), ((1, 2), [1, 2]))
+    with pytest.raises(fb.BlockTypeError, match=r"takes a sequence of tensors, not of TupleType"):
+        fb.Map(pair()) >> fb.Stack()
+
+
+def test_attention_over_a_stack() -> None:
+    attend = Attend()
+    block = fb.Map(fb.Vector(2)) >> fb.Stack() >> fb.AllOf(attend, fb.Function(lambda x: x.cumsum(1)))
+    assert block.output_type == fb.TupleType(2, fb.TensorType([None, 2]))
+    weights = torch.softmax(attend.score(torch.ones(3, 2)), 0)
+    torch.testing.assert_close(block.eval([[1, 1]] * 3)[0], (weights * torch.ones(3, 2)).sum(0))
+    check(
+        fb.Map(fb.Vector(2)) >> fb.Stack() >> Attend(),
+        ([[1, 2]], [1, 2]),
+        ([[1, 1]] * 3, [1, 1]),
+        ([], [0, 0]),
+        depths=[2, 2, 1],
+    )
