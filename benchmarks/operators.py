@@ -9,6 +9,7 @@ Of operators that draw random numbers, or leave memory as they find it, only sha
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
 import multiprocessing
@@ -108,9 +109,20 @@ class MismatchError(Exception):
 
 def operators() -> dict[str, Any]:
     # Takes seconds, and needs `expecttest`.
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as database
 
-    return {op.full_name: op for op in op_db}
+    # The database seeds random operators anew for every call, which would hide that they are random.
+    vars(database)["wrapper_set_seed"] = called
+    return {op.full_name: op for op in database.op_db}
+
+
+def called(operator: Callable[..., Any], input: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the database writes as `torch.Tensor.exp(x)` is called as `x.exp()`; in place only on a clone."""
+    if not inspect.ismethoddescriptor(operator):
+        return operator(input, *args, **kwargs)
+    name = operator.__name__
+    works_in_place = name.endswith("_") and not name.startswith("__")
+    return getattr(input.clone() if works_in_place else input, name)(*args, **kwargs)
 
 
 def samples_of(op: Any, dtype: torch.dtype, seed: int) -> list[Example]:
@@ -179,25 +191,20 @@ def spread(count: int, most: int) -> list[int]:
 def calls_of(op: Any) -> dict[str, Callable[[Example], Any]]:
     """The ways to call an operator."""
 
-    def function(example: Example) -> Any:
-        input, args, kwargs = example.arguments
-        return op.op(input, *args, **kwargs)
-
-    def variant(form: Callable[..., Any], prepare: Callable[[Any], Any]) -> Callable[[Example], Any]:
-        name = getattr(form, "__name__", None)  # without one it is a function with some arguments given
-
+    def form(operator: Callable[..., Any]) -> Callable[[Example], Any]:
         def call(example: Example) -> Any:
             input, args, kwargs = example.arguments
-            this = prepare(input)
-            return form(this, *args, **kwargs) if name is None else getattr(this, name)(*args, **kwargs)
+            return called(operator, input, *args, **kwargs)
 
         return call
 
-    calls: dict[str, Callable[[Example], Any]] = {"function": function}
+    calls = {"function": form(op.op)}
     if op.method_variant is not None:
-        calls["method"] = variant(op.method_variant, lambda this: this)
-    if op.inplace_variant is not None:
-        calls["in place"] = variant(op.inplace_variant, lambda this: this.clone())
+        calls["method"] = form(op.method_variant)
+    if inspect.ismethoddescriptor(op.inplace_variant):
+        calls["in place"] = form(op.inplace_variant)
+    elif op.inplace_variant is not None:
+        calls["in place"] = form(lambda input_, *args, **kwargs: op.inplace_variant(input_.clone(), *args, **kwargs))
     return calls
 
 
@@ -209,10 +216,10 @@ def eagerly(call: Callable[[Example], Any], example: Example) -> Outcome:
     return Outcome(output, gradients(fresh.comparable, output, sources, differentiable(output)), random)
 
 
-def batched(
-    call: Callable[[Example], Any], expected: Sequence[Outcome], examples: Sequence[Example]
-) -> tuple[list[Outcome], list[Plan], bool]:
-    """What the batch gives, the plans that it ran, and whether the outputs come from them."""
+def check_batch(
+    call: Callable[[Example], Any], examples: Sequence[Example], expected: Sequence[Outcome], only_shapes: bool
+) -> tuple[list[Plan], bool]:
+    """Run the batch and compare what it gives. Returns the plans that it ran, and whether the outputs come from them."""
     pairs = [example.fresh() for example in examples]
     # Structures are of no interest here; what is no tensor goes around the batch.
     other_leaves: list[list[Any]] = [[] for _ in examples]
@@ -230,15 +237,15 @@ def batched(
 
     with plans_noted() as plans:
         found = fl.batch(program)(list(range(len(examples))))
-    outcomes = []
     for (fresh, sources), outcome, given, others in zip(pairs, expected, found, other_leaves, strict=True):
         check_others(others, outcome.output)
-        if len(given) != len(tensors(outcome.output)):
-            raise MismatchError(f"{len(given)} tensors instead of {len(tensors(outcome.output))}")
-        output = with_tensors(outcome.output, given)
-        outcomes.append(Outcome(output, gradients(fresh.comparable, output, sources, differentiable(outcome.output))))
+        check_outputs(given, tensors(outcome.output), only_shapes)
+        if not only_shapes:
+            output = with_tensors(outcome.output, given)
+            gradients_found = gradients(fresh.comparable, output, sources, differentiable(outcome.output))
+            check_gradients(gradients_found, outcome.gradients)
     # Without any step, either nothing was to be computed or it was computed at once.
-    return outcomes, plans, all_lazy and (all_given or any(plan.steps for plan in plans))
+    return plans, all_lazy and (all_given or any(plan.steps for plan in plans))
 
 
 def differentiable(output: Any) -> list[bool]:
@@ -293,18 +300,20 @@ def check_same(what: str, actual: torch.Tensor, expected: torch.Tensor) -> None:
         raise MismatchError(f"{what}: {error}") from None
 
 
-def check_outcome(actual: Outcome, expected: Outcome, only_shapes: bool) -> None:
-    for number, (one, other) in enumerate(zip(tensors(actual.output), tensors(expected.output), strict=True)):
-        if only_shapes:
-            if (one.shape, one.dtype) != (other.shape, other.dtype):
-                raise MismatchError(
-                    f"output {number} is {one.dtype} {tuple(one.shape)}, not {other.dtype} {tuple(other.shape)}"
-                )
-        else:
+def check_outputs(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], only_shapes: bool) -> None:
+    if len(actual) != len(expected):
+        raise MismatchError(f"{len(actual)} tensors instead of {len(expected)}")
+    for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        if not only_shapes:
             check_same(f"output {number}", one, other)
-    if only_shapes:
-        return
-    for number, (one, other) in enumerate(zip(actual.gradients, expected.gradients, strict=True)):
+        elif (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise MismatchError(
+                f"output {number} is {one.dtype} {tuple(one.shape)}, not {other.dtype} {tuple(other.shape)}"
+            )
+
+
+def check_gradients(actual: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor | None]) -> None:
+    for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
         given = one if other is None else other
         if one is not None and other is not None:
             check_same(f"gradient {number}", one, other)
@@ -380,14 +389,12 @@ def judge_batch(
     counted: bool,
 ) -> None:
     try:
-        actual, plans, recorded = batched(call, expected, examples)
+        plans, recorded = check_batch(call, examples, expected, only_shapes)
         if counted:
             verdict.recorded &= recorded
             verdict.how, steps = _how_it_ran(plans, recorded)
             verdict.steps += steps
             verdict.examples += len(examples)
-        for one, other in zip(actual, expected, strict=True):
-            check_outcome(one, other, only_shapes)
     except MismatchError as mismatch:
         verdict.verdict, verdict.detail = WRONG, f"{label}: {described(mismatch)}"
     except Exception as error:
