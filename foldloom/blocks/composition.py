@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from foldloom.blocks.block import Block, Identity, converts
+from foldloom.blocks.block import Block, Identity, chained, converts
 from foldloom.blocks.copying import Fresh
 from foldloom.blocks.errors import WiringError
 from foldloom.blocks.inference import Unknown, attempt, head, known, wait_for_head
@@ -155,6 +155,18 @@ class AllOf(Block):
         return lambda value: tuple([run(value) for run in runs])
 
 
+def _reader(givers: Sequence[Run]) -> Run:
+    """From the values of a composition so far to what one of its blocks reads."""
+    if not givers:
+        return lambda _: None
+    if len(givers) == 1:
+        return givers[0]
+    if len(givers) == 2:
+        first, second = givers
+        return lambda values: (first(values), second(values))
+    return lambda values: tuple([giver(values) for giver in givers])
+
+
 class _Input(Identity):
     """Where a composition's input enters."""
 
@@ -188,6 +200,7 @@ class Composition(Block):
         self.takes = self.input.takes
         self.gives = self.output.gives
         self._sources: dict[Block, tuple[Block, ...]] = {}
+        self._wires: set[Block] = set()
         for child in children:
             self._include(child)
 
@@ -244,6 +257,7 @@ class Composition(Block):
             item.fit(giver.gives, item.takes, lambda gives, _: f"{shortened(giver)} gives {gives}, which has no items")
             self._include(item)
             self._sources[item] = (giver,)
+            self._wires.add(item)
             return item
         if not isinstance(source, Block):
             raise self.wiring_error(
@@ -303,20 +317,24 @@ class Composition(Block):
         return [part for _, part in self._parts]
 
     def lowered(self, lower: Lowering) -> Run:
-        number: dict[Block, int] = {self.input: 0}
+        value_of: dict[Block, Run] = {self.input: itemgetter(0)}
         steps: list[tuple[Run, Run]] = []
         for block in self._in_order():
-            givers = [number[giver] for giver in self._sources[block]]
-            read: Run = itemgetter(*givers) if givers else (lambda _: None)
-            steps.append((read, lower(block)))
-            number[block] = len(number)
-        result = number.get(self.output)
+            read = _reader([value_of[giver] for giver in self._sources[block]])
+            if block is self.output:
+                value_of[block] = read
+            elif block in self._wires:
+                value_of[block] = chained([read, lower(block)])
+            else:
+                steps.append((lower(block), read))
+                value_of[block] = itemgetter(len(steps))
+        result = value_of[self.output] if self._sources.get(self.output) else _reader([])
 
         def run(value: Any) -> Any:
             values = [value]
-            for read, compute in steps:
+            for compute, read in steps:
                 values.append(compute(read(values)))
-            return None if result is None else values[result]
+            return result(values)
 
         return run
 
@@ -343,6 +361,7 @@ class Composition(Block):
                 made.wire(fresh(block), fresh(givers))
             else:
                 made._include(fresh(block))
+        made._wires = {fresh(wire) for wire in self._wires}
         return made
 
     def __repr__(self) -> str:
