@@ -49,9 +49,8 @@ class BlockSystems(Systems):
         super().__init__(options)
         merge, leaf = self.model.merge.function, self.model.leaf.function
         self.blocks = TreeLSTM(leaf.embed.num_embeddings, leaf.embed.embedding_dim, merge.hidden)
-        cells = self.blocks.states.cells
-        cells["Leaf"].function.load_state_dict(leaf.state_dict())
-        cells["Merge"].function.load_state_dict(merge.state_dict())
+        self.blocks.states.cells["Leaf"].load_state_dict(leaf.state_dict())
+        self.blocks.states.cells["Merge"].load_state_dict(merge.state_dict())
         self.blocks.classify.load_state_dict(self.model.classify.state_dict())
         self.blocks_optimizer = torch.optim.SGD(self.blocks.parameters(), lr=1e-4)
         self.tuples = [as_tuples(tree) for tree in self.trees]
@@ -78,12 +77,9 @@ class BlockSystems(Systems):
 
     def seconds_in_workers(self, epochs: int) -> float:
         """For one step, with plans made by workers from kept recordings while others run; the first waits for them to start."""
-        loader = DataLoader(
-            self.kept * epochs,
-            batch_size=self.size,
-            collate_fn=self.blocks.plan,
-            num_workers=self.workers,
-            drop_last=True,
+        recordings: Any = self.kept * epochs  # a list is all the dataset that a DataLoader needs
+        loader: DataLoader[fl.Recording] = DataLoader(
+            recordings, batch_size=self.size, collate_fn=self.blocks.plan, num_workers=self.workers, drop_last=True
         )
         plans = iter(loader)
         self.blocks_step(next(plans))

@@ -184,6 +184,7 @@ class _Output(Identity):
 class Composition(Block):
     """Blocks that read each other in any order that has no circle.
 
+    >>> import torch
     >>> from foldloom import blocks as fb
     >>> composition = fb.Composition()
     >>> with composition.scope():

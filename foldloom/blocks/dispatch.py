@@ -25,6 +25,7 @@ class OneOf(Block):
     The key comes from a Python function of the input, or from a block that gives a Python object. With ``pre_block`` the chosen
     block gets what that makes of the input, and otherwise the input itself. All cases take one type and give one type.
 
+    >>> import torch
     >>> from foldloom import blocks as fb
     >>> number = fb.Scalar()
     >>> fb.OneOf(lambda x: x < 0, {True: number >> fb.Function(torch.neg), False: number}).eval(-3)
@@ -158,6 +159,7 @@ class Optional(Block):
 class ForwardDeclaration(Copyable, Portable):
     """A block that is used before it is made, so that it can contain itself.
 
+    >>> import torch
     >>> from foldloom import blocks as fb
     >>> tree = fb.ForwardDeclaration()
     >>> total = fb.OneOf(lambda x: isinstance(x, int), {
