@@ -19,6 +19,7 @@ from foldloom.lazy.rules import has_rule
 from foldloom.lazy.scope import scope
 from foldloom.lazy.tensor import LazyTensor
 
+_NUMBERS = (int, float, bool)
 _CONSTANTS = frozenset((torch.zeros, torch.ones, torch.full, torch.empty, torch.eye))
 _RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.normal, torch.randperm))
 
@@ -34,6 +35,8 @@ class RecordingMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if LazyTensor in types:
             return recorder.call_function(func, args, kwargs)
+        if func is torch.tensor and not kwargs and type(args[0]) in _NUMBERS:
+            return recorder.number(args[0])
         if func in _CONSTANTS and not (kwargs and kwargs.get("requires_grad")):
             return recorder.constant(func, args, kwargs or {})
         if func in _RANDOM and not (kwargs and kwargs.get("requires_grad")):

@@ -44,10 +44,16 @@ _Parameter = torch.nn.Parameter
 class _Call:
     """What is needed to record one more call of a known signature."""
 
-    __slots__ = ("is_view", "kept", "op_number", "output_types", "returns", "returns_one", "returns_pair")
+    __slots__ = ("is_ragged", "is_view", "kept", "op_number", "output_types", "returns", "returns_one", "returns_pair")
 
     def __init__(
-        self, op_number: int, output_types: tuple[Type, ...], returns: Nesting, *, is_view: bool = False
+        self,
+        op_number: int,
+        output_types: tuple[Type, ...],
+        returns: Nesting,
+        *,
+        is_view: bool = False,
+        is_ragged: bool = False,
     ) -> None:
         self.op_number = op_number
         self.output_types = output_types
@@ -55,6 +61,7 @@ class _Call:
         self.returns_one = returns is None
         self.returns_pair = returns == (tuple, 2, (None, None))
         self.is_view = is_view
+        self.is_ragged = is_ragged
         self.kept: Any = None
         """Weights that the key of this call names by identity; they must live as long as the key."""
 
@@ -74,12 +81,13 @@ class Recorder:
         self._owner = owner
         self._cells = {id(cell.function): cell for cell in cells}
         self._columns = Columns()
-        self._base_mode = self._mode = (is_grad_enabled(), is_autocast_enabled("cpu"))
+        self._grad, self._autocast = self._base_mode = is_grad_enabled(), is_autocast_enabled("cpu")
         self._calls_of_mode: dict[Any, dict[Any, Any]] = {}
-        self._calls: dict[Any, Any] = self._calls_of_mode.setdefault(self._mode, {})
+        self._calls: dict[Any, Any] = self._calls_of_mode.setdefault(self._base_mode, {})
         self._devices_met: set[tuple[torch.device, Cell]] = set()
         self._input_of_tensor: dict[tuple[int, int, bool], LazyTensor] = {}
         self._given: dict[int, torch.Tensor] = {}
+        self._given_numbers: dict[int, Any] = {}
         self._users_own: set[int] = set()
         self._derived: dict[int, Hashable] = {}
         self._derived_tensor: dict[tuple[Hashable, Any], torch.Tensor] = {}
@@ -120,7 +128,7 @@ class Recorder:
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
-        if (is_grad_enabled(), is_autocast_enabled("cpu")) != self._mode:
+        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
             self._change_mode()
         if settings:
             return self._call_nested(cell, args, settings)
@@ -248,46 +256,61 @@ class Recorder:
             result = handler(self, args, kwargs or {})
             if result is not NotImplemented:
                 return result
-        if kwargs:
-            return self._call_any(function, tuple(args), kwargs)
-        if (is_grad_enabled(), is_autocast_enabled("cpu")) != self._mode:
+        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
             self._change_mode()
         first_value = self._columns.first_value
         key: list[Any] = [function]
-        operands: list[int] = []
+        operands: list[Any] = []
         depth = 0
-        for arg in args:
+        is_ragged = False
+        for arg in args if not kwargs else (*args, *kwargs.values()):
             kind = type(arg)
-            if kind is LazyTensor:
-                if arg._recorder is not self or arg._type.ragged:
-                    return self._call_any(function, tuple(args), {})
-                value = arg._value
-                key.append(arg._type)
-                operands.append(value)
-                if arg._depth > depth and value >= first_value:
-                    depth = arg._depth
-            elif kind is _Parameter:
-                key.append(id(arg))
-            elif kind in _STATIC:
-                key.append(kind)
-                key.append(arg)
-            elif kind is float:
-                key.append(arg or repr(arg))
-            else:
-                return self._call_any(function, tuple(args), {})
+            for item in arg if kind is tuple or kind is list else (arg,):
+                kind = type(item)
+                if kind is LazyTensor:
+                    if item._recorder is not self:
+                        return self._first_call(function, tuple(args), kwargs or {})[0]
+                    value = item._value
+                    key.append(item._type)
+                    if item._type.ragged:
+                        is_ragged = True
+                    else:
+                        operands.append(value)
+                        if item._depth > depth and value >= first_value:
+                            depth = item._depth
+                elif kind is _Parameter:
+                    key.append(id(item))
+                elif kind in _STATIC:
+                    key.append(kind)
+                    key.append(item)
+                elif kind is float:
+                    key.append(item or repr(item))
+                else:
+                    return self._first_call(function, tuple(args), kwargs or {})[0]
+            if item is not arg:
+                key.append(type(arg))
+        if kwargs:
+            key.append(tuple(kwargs))
         known = self._calls.get(tuple(key))
         if known is None:
-            result, known = self._first_call(function, tuple(args), {})
-            if known is not None and operands:
+            result, known = self._first_call(function, tuple(args), kwargs or {})
+            if known is not None and known.is_ragged is is_ragged:
                 self._calls[tuple(key)] = known
             return result
+        if is_ragged:
+            return self._call_known_ragged(known, function, tuple(args), kwargs or {})
         result = self._add_node(known, operands, depth + 1)
         if known.is_view:
-            self._note_views(function, tuple(args), {}, result)
+            self._note_views(function, tuple(args), kwargs or {}, result)
         return result
 
-    def _call_any(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._first_call(function, args, kwargs)[0]
+    def _call_known_ragged(self, known: _Call, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves: list[Any] = []
+        leaves_of((args, kwargs), leaves)
+        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
+            return self._first_call(function, args, kwargs)[0]
+        return self._add_node_of(known, handles)
 
     def _first_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _Call | None]:
         """Any call, with arguments of any kind; and what is known about calls of its signature, if that is all there is to it."""
@@ -302,7 +325,7 @@ class Recorder:
             changed = self.call_function(function, args, {**kwargs, "inplace": False})
             self._replace(args[0] if args else kwargs["input"], changed)
             return changed, None
-        if (is_grad_enabled(), is_autocast_enabled("cpu")) != self._mode:
+        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
             self._change_mode()
         leaves: list[Any] = []
         nesting = leaves_of((args, kwargs), leaves)
@@ -311,9 +334,9 @@ class Recorder:
         if not handles:
             return self._derive(function, nesting, leaves), None
         if any(handle._type.ragged for handle in handles):
-            ragged = self._call_ragged(function, nesting, leaves, handles)
-            if ragged is not NotImplemented:
-                return ragged, None
+            for_ragged = self._known_ragged(function, nesting, leaves, handles)
+            if for_ragged is not None:
+                return self._add_node_of(for_ragged, handles), for_ragged
             leaves = [self.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
             handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
         known = self._known(function, nesting, leaves, handles)
@@ -369,9 +392,12 @@ class Recorder:
         self._calls[key] = known
         return known
 
-    def _call_ragged(self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]) -> Any:
+    def _known_ragged(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
+    ) -> _Call | None:
+        """How to record a call with ragged values as they are; None if they must be made dense for it."""
         if not has_ragged_rule(function) or len({len(h._value) for h in handles if h._type.ragged}) > 1:
-            return NotImplemented
+            return None
         template = (nesting, tuple([_code(leaf) for leaf in leaves]))
         types = tuple([handle._type for handle in handles])
         weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -386,16 +412,16 @@ class Recorder:
                 error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self._where()}")
                 raise
             if returned is None:
-                known = NotImplemented
+                known = False
             else:
                 op = Op(
                     key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
                     mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
                 )  # fmt: skip
-                known = _Call(self._columns.add_op(op), op.outputs, returned.nesting)
+                known = _Call(self._columns.add_op(op), op.outputs, returned.nesting, is_ragged=True)
                 known.kept = weights
             self._calls[key] = known
-        return known if known is NotImplemented else self._add_node_of(known, handles)
+        return known or None
 
     def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one of torch's own modules, or one that was named as a cell, as one operation; NotImplemented if it is neither."""
@@ -564,14 +590,17 @@ class Recorder:
             return LazyTensor(self, self._columns.add_input(column, array), array_type, 0)
         raise ArgumentError(f"{unbatchable(cell, value)}\n  {self._where()}")
 
-    def number(self, value: int) -> LazyTensor:
-        """A whole number as a value."""
-        column = self._column_of_number.get(int)
+    def number(self, value: Any) -> LazyTensor:
+        """A Python number as a value, of the type that `torch.tensor` would give it."""
+        kind = type(value)
+        column = self._column_of_number.get(kind)
         if column is None:
-            column = self._column_of_number[int] = self._columns.input_column(
-                self._type_of_number[int], is_tensor=False, tracked=False
+            column = self._column_of_number[kind] = self._columns.input_column(
+                self._type_of_number[kind], is_tensor=False, tracked=False
             )
-        return LazyTensor(self, self._columns.add_input(column, value), column.type, 0)
+        number = self._columns.add_input(column, value)
+        self._given_numbers[number] = value
+        return LazyTensor(self, number, column.type, 0)
 
     def give(self, tensor: torch.Tensor) -> LazyTensor:
         """A handle for a tensor that an example consists of. It becomes an input of the graph when it is used."""
@@ -707,6 +736,8 @@ class Recorder:
         return self.on_demand is None
 
     def number_of(self, handle: LazyTensor) -> Any:
+        if not handle._type.ragged and handle._value in self._given_numbers:
+            return self._given_numbers[handle._value]
         if handle.numel() != 1:
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         return self.plain_value_of(handle).item()
@@ -720,6 +751,9 @@ class Recorder:
         given = self._given.get(handle._value)
         if given is not None:
             return given.detach()
+        if handle._value in self._given_numbers:
+            with recording_paused():
+                return torch.tensor(self._given_numbers[handle._value], dtype=handle.dtype)
         if handle._value >= self._columns.first_value:
             self._demand()
         assert self.session is not None
@@ -842,10 +876,14 @@ class Recorder:
 
     # ---- Modes and errors.
 
+    @property
+    def _mode(self) -> tuple[bool, bool]:
+        return self._grad, self._autocast
+
     def _change_mode(self) -> None:
         """Calls in another mode are other ops."""
-        self._mode = (is_grad_enabled(), is_autocast_enabled("cpu"))
-        key = self._mode if not self._mode[1] else (*self._mode, autocast_state())
+        self._grad, self._autocast = is_grad_enabled(), is_autocast_enabled("cpu")
+        key = (self._grad, self._autocast, autocast_state()) if self._autocast else (self._grad, False)
         self._calls = self._calls_of_mode.setdefault(key, {})
 
     def _check_device(self, device: torch.device, cell: Cell) -> None:
