@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import multiprocessing
+import random
 import re
 import sys
 import time
@@ -97,7 +98,8 @@ class Outcome:
 
     output: Any
     gradients: list[torch.Tensor | None]
-    random: bool = False
+    draws: bool = False
+    """Whether it drew random numbers."""
 
 
 class MismatchError(Exception):
@@ -126,11 +128,13 @@ def called(operator: Callable[..., Any], input: Any, *args: Any, **kwargs: Any) 
 
 
 def samples_of(op: Any, dtype: torch.dtype, seed: int) -> list[Example]:
+    """Samples whose tensors depend on the seed. Sizes that are drawn are drawn by `random`, so that they do not."""
     torch.manual_seed(seed)
+    random.seed(0)
     needs_grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     return [
         Example((sample.input, tuple(sample.args), dict(sample.kwargs)), sample.output_process_fn_grad)
-        for sample in op.sample_inputs("cpu", dtype, requires_grad=needs_grad)
+        for sample in op.sample_inputs("cpu", dtype, requires_grad=needs_grad, set_seed=False)
     ]
 
 
@@ -212,8 +216,8 @@ def eagerly(call: Callable[[Example], Any], example: Example) -> Outcome:
     fresh, sources = example.fresh()
     before = torch.get_rng_state()
     output = call(fresh)
-    random = not torch.equal(torch.get_rng_state(), before)
-    return Outcome(output, gradients(fresh.comparable, output, sources, differentiable(output)), random)
+    draws = not torch.equal(torch.get_rng_state(), before)
+    return Outcome(output, gradients(fresh.comparable, output, sources, differentiable(output)), draws)
 
 
 def check_batch(
@@ -363,7 +367,7 @@ def judge_variant(
         except Exception as error:
             why_not = why_not or described(error)
             continue
-        only_shapes = "empty" in op.name or any(outcome.random for outcome in expected)
+        only_shapes = "empty" in op.name or any(outcome.draws for outcome in expected)
         judge_batch(verdict, variant, call, alike, expected, only_shapes, counted=variant == "function")
         if verdict.verdict != RIGHT:
             return
