@@ -31,10 +31,13 @@ class Tensor(Block):
 
     def lowered(self, lower: Lowering) -> Run:
         dtype = lower.dtype(self._type.dtype)
-        return self._array(dtype) if self._type.shape else self._checked(number_maker(dtype))
+        array = self._array(dtype, lower.given)
+        return array if self._type.shape else self._number(number_maker(dtype), array)
 
-    def _checked(self, convert: Run) -> Run:
+    def _number(self, convert: Run, array: Run) -> Run:
         def run(value: Any) -> Any:
+            if value.__class__ in _TENSORS:  # a number made of it would have lost its gradient
+                return array(value)
             try:
                 return convert(value)
             except (TypeError, ValueError, OverflowError) as error:
@@ -42,13 +45,15 @@ class Tensor(Block):
 
         return run
 
-    def _array(self, dtype: str) -> Run:
+    def _array(self, dtype: str, given: Run) -> Run:
         shape = self._type.shape
         torch_dtype = getattr(torch, dtype)
 
         def run(value: Any) -> Any:
             if isinstance(value, (torch.Tensor, LazyTensor)):
                 made: Any = value if value.dtype is torch_dtype else value.to(torch_dtype)
+                if value.__class__ is LazyTensor:  # the example itself, which must come out like the others
+                    made = given(made)
             else:
                 made = _as_array(value)
                 if made is None:
@@ -66,6 +71,9 @@ class Tensor(Block):
         return self.input_error(
             f"{shortened(self)} was given {value!r:.60} ({type(value).__name__}), of which it cannot make {self._type}"
         )
+
+
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, LazyTensor))
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:

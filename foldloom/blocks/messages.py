@@ -11,7 +11,7 @@ class SerializedMessageToTree(InputTransform):
     """A serialized protobuf message as nested dicts and lists, as `Record`, `GetItem`, `Map` and `Optional` take them.
 
     A repeated field is a list, a message a dict, an enum a dict of its name, index and number. A field that knows whether it was set
-    and was not is None; any other has its default.
+    and was not is None; any other has its default. Needs protobuf 6 or newer.
     """
 
     def __init__(self, message_type: Any) -> None:

@@ -18,9 +18,10 @@ def test_tensor() -> None:
         fb.Tensor([2, 2]),
         ([[1, 2], [3, 4]], [[1, 2], [3, 4]]),
         (np.eye(2), [[1, 0], [0, 1]]),
-        (torch.ones(2, 2), [[1, 1], [1, 1]]),
-        depths=[0, 0, 0],
+        depths=[0, 0],
     )
+    check(fb.Tensor([1]), ([3], [3]), (torch.ones(1), [1]))
+    check(fb.Record((fb.Tensor([1]), fb.Scalar())), ((torch.ones(1), torch.tensor(2.0)), ([1], 2)), depths=[0])
     assert fb.Tensor([2, 2]).output_type == fb.TensorType([2, 2], "float32")
     assert fb.Tensor([2, 2]).input_type == fb.PyObjectType()
     check(fb.Tensor([0]), ([], []), depths=[0])
@@ -49,6 +50,9 @@ def test_gradients_flow_into_given_tensors() -> None:
     given = torch.ones(2, requires_grad=True)
     fb.compile(fb.Vector(2) >> fb.Function(torch.exp))([given]).sum().backward()
     assert given.grad is not None
+    number = torch.tensor(2.0, requires_grad=True)
+    fb.compile(fb.Map(fb.Scalar()) >> fb.Sum())([[number, 3]]).sum().backward()
+    assert number.grad is not None
 
 
 def test_input_transform() -> None:
