@@ -46,6 +46,8 @@ from torch._C import (
 )
 from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
 from torch._C import _len_torch_function_stack as count_function_modes
+from torch._C import _pop_torch_function_stack as pop_function_mode
+from torch._C import _push_on_torch_function_stack as push_function_mode
 from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensor_hooks
 from torch._C._functorch import maybe_current_level as current_layer
 from torch.utils._device import DeviceContext
@@ -293,22 +295,28 @@ class Fibers:
             guard.__exit__(None, None, None)
         if not self._base.holds():
             self._base.apply()
-        for stream in self._streams:
-            stream.give_back(fiber)
+        if fiber.has_stream:
+            for stream in self._streams:
+                stream.give_back(fiber)
+            fiber.has_stream = False
         self._streams_known = False
         group.paused.pop(fiber, None)
 
     def _leave(self, fiber: _Fiber) -> None:
         """To what holds in the hub."""
-        base, outline = self._base, _outline()
-        if outline != base.outline and outline[2:] == base.outline[2:] and not _sets_device(modes := _function_modes()):
+        base = self._base
+        here = _outline() == base.outline
+        if here:
             # By far the most frequent differences, in a tenth of the time.
-            for _ in modes:
-                _C._pop_torch_function_stack()
-            _C._set_grad_enabled(base.grad)
-            fiber.grad, fiber.function_modes = outline[0], modes
-            outline = base.outline
-        if outline != base.outline or not (base.plain or base.holds()):
+            grad, count = is_grad_enabled(), count_function_modes()
+            if count or grad is not base.grad:
+                modes = [pop_function_mode() for _ in range(count)]
+                if grad is not base.grad:
+                    _C._set_grad_enabled(base.grad)
+                fiber.grad, fiber.function_modes = grad, modes
+                here = DeviceContext not in map(type, modes)
+        if not here or not (base.plain or base.holds()):
+            self._take_up_modes(fiber)
             fiber.state = _TorchState.capture()
             fiber.layers = self._pop_layers()
             fiber.guard = _cross_inference_mode(base.inference)
@@ -318,8 +326,9 @@ class Fibers:
 
     def _return(self, fiber: _Fiber) -> None:
         """To what held where the fiber paused."""
-        for stream in self._streams:
-            stream.join(fiber)
+        if fiber.has_stream:
+            for stream in self._streams:
+                stream.join(fiber)
         if fiber.state is not None:
             if fiber.guard is not None:
                 fiber.guard.__exit__(None, None, None)
@@ -327,11 +336,15 @@ class Fibers:
                 _functorch.push_dynamic_layer_stack(fiber.layers.pop())
             fiber.state.apply()
             fiber.state = fiber.guard = None
+        self._take_up_modes(fiber)
+
+    def _take_up_modes(self, fiber: _Fiber) -> None:
         if fiber.grad is not None:
-            _C._set_grad_enabled(fiber.grad)
-            for mode in fiber.function_modes:
-                _C._push_on_torch_function_stack(mode)
-            fiber.grad, fiber.function_modes = None, ()
+            if fiber.grad is not self._base.grad:
+                _C._set_grad_enabled(fiber.grad)
+            while fiber.function_modes:
+                push_function_mode(fiber.function_modes.pop())
+            fiber.grad = None
 
     def _pop_layers(self) -> list[Any]:
         """The layers of `torch.func` above those that were there around the outermost `run`, taken away."""
@@ -367,8 +380,10 @@ class _Fiber(greenlet):  # type: ignore[misc]
         self.waits_for: _Group | None = None
         self.ending = False
         self.refused = 0
+        self.has_stream = False
+        """Whether it draws from a stream of its own."""
         self.grad: bool | None = None
-        self.function_modes: tuple[Any, ...] = ()
+        self.function_modes: list[Any] = []
         """Its torch state while it is away, if it differs from the hub's in these two things."""
         self.state: _TorchState | None = None
         """Its torch state while it is away, if it differs in other things; with the layers and the guard that go with it."""
@@ -422,7 +437,7 @@ class _Stream:
     def part(self, fiber: _Fiber) -> None:
         """The fiber pauses: what it would draw next is kept for it, if it has drawn at all."""
         now = self._generator.get_state()
-        if fiber in self._own:
+        if fiber.has_stream and fiber in self._own:
             self._own[fiber] = now
             self._generator.set_state(self._common)
             return
@@ -431,6 +446,7 @@ class _Stream:
         if content == self._content:
             return
         self._own[fiber] = now
+        fiber.has_stream = True
         self._parted += 1
         digest = hashlib.blake2b(content, digest_size=8, salt=self._parted.to_bytes(8, "little")).digest()
         self._generator.manual_seed(int.from_bytes(digest, "little"))
@@ -498,7 +514,12 @@ class _TorchState(NamedTuple):
 
     def holds(self) -> bool:
         """Whether this is the state now. Settings of what is off, before and now, are not looked at."""
-        return _outline() == self.outline and (self.plain or _TorchState.capture() == self)
+        return (
+            is_grad_enabled() is self.grad
+            and count_function_modes() == len(self.function_modes)
+            and _outline() == self.outline
+            and (self.plain or _TorchState.capture() == self)
+        )
 
     def without_modes(self) -> _TorchState:
         if not (self.dispatch_modes or self.function_modes):
@@ -513,7 +534,7 @@ class _TorchState(NamedTuple):
         """Make this the state: all but inference mode and layers of `torch.func`, which can only be entered and left."""
         # Modes would see what is called here, so they go first and come last.
         while count_function_modes():
-            _C._pop_torch_function_stack()
+            pop_function_mode()
         while count_dispatch_modes():
             _pop_mode()
         _C._set_torch_function_state(self.overrides)  # type: ignore[attr-defined]
@@ -540,13 +561,12 @@ class _TorchState(NamedTuple):
             for mode in self.dispatch_modes:
                 _push_mode(mode)
             for mode in self.function_modes:
-                _C._push_on_torch_function_stack(mode)
+                push_function_mode(mode)
 
 
 def _outline() -> tuple[Any, ...]:
+    """All but the grad mode and function modes."""
     return (
-        is_grad_enabled(),
-        count_function_modes(),
         is_inference_mode_enabled(),
         get_default_dtype(),
         is_anomaly_enabled(),
@@ -562,10 +582,6 @@ def _outline() -> tuple[Any, ...]:
 
 def _function_modes() -> tuple[Any, ...]:
     return tuple([_C._get_function_stack_at(number) for number in range(count_function_modes())])
-
-
-def _sets_device(modes: tuple[Any, ...]) -> bool:
-    return DeviceContext in map(type, modes)
 
 
 def _autocast_settings() -> tuple[Any, ...]:
