@@ -64,13 +64,6 @@ class NamedCell(Cell):
             self._known[key] = (found, named)
         return named
 
-    @classmethod
-    def without_weights(cls, cell: Cell) -> Self:
-        """The face of a cell that is called on the fly, under the key it was born with."""
-        self = cls(cell.key, cell.label)
-        self._known.update({key[:3]: (None, signature) for key, signature in cell._signatures.items()})
-        return self
-
     def __reduce__(self) -> Any:
         known = {key: (None, named) for key, (_, named) in self._known.items()}
         return NamedCell._restored, (self.name, self.label, known)

@@ -50,8 +50,10 @@ class Tensor(Block):
         torch_dtype = getattr(torch, dtype)
 
         def run(value: Any) -> Any:
+            made: Any = value
             if isinstance(value, (torch.Tensor, LazyTensor)):
-                made: Any = value if value.dtype is torch_dtype else value.to(torch_dtype)
+                if made.dtype is not torch_dtype:
+                    made = made.to(torch_dtype)
                 if value.__class__ is LazyTensor:  # the example itself, which must come out like the others
                     made = given(made)
             else:

@@ -20,7 +20,7 @@ from foldloom.blocks.program import Program, terminals
 from foldloom.engine import Planned
 from foldloom.errors import ArgumentError, CellError
 from foldloom.graph import Type
-from foldloom.lazy import Cell, plan, record
+from foldloom.lazy import plan, record
 from foldloom.recording import Recording
 from foldloom.schedulers import Scheduler
 
@@ -126,14 +126,17 @@ def _restored(data: bytes) -> Planner:
     return Planner(*pickle.loads(data))
 
 
+def _unwritten(shape: torch.Size, dtype: torch.dtype, requires_grad: bool) -> torch.nn.Parameter:
+    """A weight by its type alone: memory that nobody writes to costs nothing."""
+    return torch.nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad)
+
+
 class _WithoutWeights(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.nn.Parameter):
-            return torch.empty, (0,)
+            return _unwritten, (obj.shape, obj.dtype, obj.requires_grad)
         if isinstance(obj, Portable):
             return object.__new__, (type(obj),), obj.state_without_weights()
-        if isinstance(obj, Cell) and not isinstance(obj, NamedCell):
-            return NamedCell.without_weights(obj).__reduce__()
         return NotImplemented
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -150,3 +152,46 @@ def test_on_the_fly_functions_are_blocks() -> None:
     twin = fb.compile(block.copy())
     twin.load_state_dict(model.state_dict())
     torch.testing.assert_close(twin([kept]), model([([1], 2)]))
+    elsewhere = pickle.loads(pickle.dumps(model.plan))
+    torch.testing.assert_close(model(elsewhere([([1], 2), ([3], 1)])), model([([1], 2), ([3], 1)]))
+
+
+def test_on_the_fly_functions_branch_on_computed_values() -> None:
+    double = fl.cell(lambda x: 2 * x)
+
+    def until_large(x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 10:
+            x = double(x)
+        return x
+
+    model = fb.compile(fb.Vector(2) >> fb.OnTheFly(until_large, 2, 2) >> torch.neg)
+    assert model([[1, 1], [4, 0], [20, 1]]).tolist() == [[-8, -8], [-16, 0], [-20, -1]]
+    with pytest.raises(fl.errors.ValueNotReadyError, match=r"asks for a value that is not computed yet"):
+        model.plan([[1, 1]])
+
+
+class AttendOnTheFly(nn.Module):
+    """Attention in plain PyTorch, for one sequence of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(2, 1)
+
+    def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
+        stacked = torch.stack(states)
+        return (torch.softmax(self.score(stacked), 0) * stacked).sum(0)
+
+
+def test_plain_code_over_a_sequence_is_a_block() -> None:
+    attend = AttendOnTheFly()
+    tanh = fb.Map(fb.Vector(2) >> fb.Function(torch.tanh))
+    model = fb.compile(tanh >> fb.OnTheFly(attend, fb.SequenceType(2), 2)).double()
+    examples = [[[1, 2]], [[1, 2], [3, 4], [0, 1]], [[0, 0], [1, 1]]]
+    expected = [attend([torch.tanh(torch.tensor(x, dtype=torch.float64)) for x in example]) for example in examples]
+    torch.testing.assert_close(model(examples), torch.stack(expected))
+    torch.testing.assert_close(model(model.plan(examples)), torch.stack(expected))
+    elsewhere = pickle.loads(pickle.dumps(model.plan))
+    torch.testing.assert_close(model(elsewhere(examples)), torch.stack(expected))
+    assert list(model.state_dict()) == [
+        f"modules_on_the_fly.AttendOnTheFly.score.{name}" for name in ("weight", "bias")
+    ]
