@@ -140,7 +140,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
     recorder.on_demand = recorder.advance
     recorder.begin(0)
     try:
-        with recording_into(recorder), modules_recorded(), RecordingMode():
+        with recording_into(recorder), modules_recorded(), RecordingMode(recorder):
             yield
         recorder.advance()
     finally:
@@ -206,7 +206,7 @@ def _record_example(
 ) -> tuple[list[LazyTensor], Any]:
     """The outputs of one example, and its result without them."""
     recorder.begin(number)
-    with RecordingMode():
+    with RecordingMode(recorder):
         outputs: list[LazyTensor] = []
         template = template_of(function(*[_lifted(recorder, arg) for arg in args]), LazyTensor, outputs)
         return [recorder.output(output) for output in outputs], template

@@ -9,15 +9,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from foldloom.lazy.rules import has_rule
+from foldloom.lazy.rules.modules import MODULES
 from foldloom.lazy.scope import scope
 from foldloom.lazy.tensor import LazyTensor
+
+if TYPE_CHECKING:
+    from foldloom.lazy.recorder import Recorder
 
 _NUMBERS = (int, float, bool)
 _CONSTANTS = frozenset((torch.zeros, torch.ones, torch.full, torch.empty, torch.eye))
@@ -27,31 +31,36 @@ _RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.normal, torch
 class RecordingMode(TorchFunctionMode):
     """Records functions that take weights, and makes constants that may be changed in place."""
 
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if LazyTensor in types:
+            return self._recorder.call_function(func, args, kwargs)
         recorder = scope.recorder
         if recorder is None:
             return func(*args, **(kwargs or {}))
-        if LazyTensor in types:
-            return recorder.call_function(func, args, kwargs)
         if func is torch.tensor and not kwargs and type(args[0]) in _NUMBERS:
             return recorder.number(args[0])
         if func in _CONSTANTS and not (kwargs and kwargs.get("requires_grad")):
             return recorder.constant(func, args, kwargs or {})
         if func in _RANDOM and not (kwargs and kwargs.get("requires_grad")):
             return recorder.lift(func(*args, **(kwargs or {})), ragged=False)
-        if has_rule(func) and _takes_weights(args, kwargs):
+        if has_rule(func) and _takes_weights(recorder, args, kwargs):
             return recorder.call_function(func, args, kwargs)
         return func(*args, **(kwargs or {}))
 
 
-def _takes_weights(args: Any, kwargs: dict[str, Any] | None) -> bool:
+def _takes_weights(recorder: Recorder, args: Any, kwargs: dict[str, Any] | None) -> bool:
     for arg in args if not kwargs else (*args, *kwargs.values()):
-        if isinstance(arg, nn.Parameter) or (isinstance(arg, (list, tuple)) and _takes_weights(arg, None)):
+        if isinstance(arg, nn.Parameter) or recorder.is_derived(arg):
             return True
-    recorder = scope.recorder
-    return recorder is not None and any(recorder.is_derived(arg) for arg in args)
+        if isinstance(arg, (list, tuple)) and _takes_weights(recorder, arg, None):
+            return True
+    return False
 
 
 _call_module = nn.Module.__call__
@@ -61,7 +70,7 @@ _lock = threading.Lock()
 
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     recorder = scope.recorder
-    if recorder is not None:
+    if recorder is not None and (type(module) in MODULES or recorder.names_cells):
         result = recorder.call_module(module, args, kwargs)
         if result is not NotImplemented:
             return result

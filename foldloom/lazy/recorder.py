@@ -29,9 +29,9 @@ from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
 from foldloom.lazy.operations import kernels_of
 from foldloom.lazy.rules import has_ragged_rule, ragged_returned
-from foldloom.lazy.rules.modules import is_one_operation
+from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import autocast_state, recording_paused, user_line
-from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy.tensor import LazyTensor, Views, computed
 from foldloom.lazy.weights import Weights, name_of_weight
 from foldloom.recording import Recording
 from foldloom.schedulers import ByDepth, Scheduler
@@ -44,7 +44,18 @@ _Parameter = torch.nn.Parameter
 class _Call:
     """What is needed to record one more call of a known signature."""
 
-    __slots__ = ("is_ragged", "is_view", "kept", "op_number", "output_types", "returns", "returns_one", "returns_pair")
+    __slots__ = (
+        "is_ragged",
+        "is_simple",
+        "is_view",
+        "kept",
+        "op_number",
+        "output_types",
+        "returns",
+        "returns_one",
+        "returns_pair",
+        "returns_tuple",
+    )
 
     def __init__(
         self,
@@ -60,8 +71,10 @@ class _Call:
         self.returns = returns
         self.returns_one = returns is None
         self.returns_pair = returns == (tuple, 2, (None, None))
+        self.returns_tuple = returns == (tuple, len(output_types), (None,) * len(output_types))
         self.is_view = is_view
         self.is_ragged = is_ragged
+        self.is_simple = self.returns_one and not is_view and not is_ragged
         self.kept: Any = None
         """Weights that the key of this call names by identity; they must live as long as the key."""
 
@@ -80,6 +93,7 @@ class Recorder:
         self._scheduler = scheduler or ByDepth()
         self._owner = owner
         self._cells = {id(cell.function): cell for cell in cells}
+        self.names_cells = bool(cells)
         self._columns = Columns()
         self._grad, self._autocast = self._base_mode = is_grad_enabled(), is_autocast_enabled("cpu")
         self._calls_of_mode: dict[Any, dict[Any, Any]] = {}
@@ -92,10 +106,12 @@ class Recorder:
         self._derived: dict[int, Hashable] = {}
         self._derived_tensor: dict[tuple[Hashable, Any], torch.Tensor] = {}
         self._example_of_tensor: dict[int, int] = {}
+        self._last_known: _Call | None = None
         self._wanted: list[int] = []
         self._results: list[Any] = []
         self._segments: list[tuple[int, int]] = [(0, 0)]
         self.example = 0
+        self._is_over = False
         self.on_demand: Callable[[], None] | None = None
         self.session: Session | None = None
         self.fibers: Fibers | None = None
@@ -180,7 +196,7 @@ class Recorder:
         if known.returns_pair:
             return LazyTensor(self, value, types[0], depth), LazyTensor(self, value + 1, types[1], depth)
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
-        return rebuilt(known.returns, iter(handles))
+        return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
 
     def _call_nested(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """The same where arguments are nested or settings are given: the leaves are recorded as one call."""
@@ -251,13 +267,32 @@ class Recorder:
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         """Record one call of a torch function with at least one value or weight among its arguments."""
+        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
+            self._change_mode()
+        if not kwargs and len(args) <= 2:
+            # Nine calls in ten have one or two values and nothing else.
+            x, y = args[0], args[-1]
+            if type(x) is type(y) is LazyTensor and x._recorder is y._recorder is self:
+                single = len(args) == 1
+                known = self._calls.get((function, x._type) if single else (function, x._type, y._type))
+                if known is not None and known.is_simple:
+                    columns, value, other = self._columns, x._value, y._value
+                    first_value = columns.first_value
+                    depth = x._depth if value >= first_value else 0
+                    if y._depth > depth and other >= first_value:
+                        depth = y._depth
+                    depth += 1
+                    columns.op_of_node.append(known.op_number)
+                    columns.operands += (value,) if single else (value, other)
+                    columns.depth_of_node.append(depth)
+                    value = columns.value_count
+                    columns.value_count = value + 1
+                    return LazyTensor(self, value, known.output_types[0], depth)
         handler = HANDLERS.get(function)
         if handler is not None:
             result = handler(self, args, kwargs or {})
             if result is not NotImplemented:
                 return result
-        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
-            self._change_mode()
         first_value = self._columns.first_value
         key: list[Any] = [function]
         operands: list[Any] = []
@@ -287,15 +322,16 @@ class Recorder:
                     key.append(item or repr(item))
                 else:
                     return self._first_call(function, tuple(args), kwargs or {})[0]
-            if item is not arg:
+            if kind is not type(arg):
                 key.append(type(arg))
         if kwargs:
             key.append(tuple(kwargs))
-        known = self._calls.get(tuple(key))
+        frozen = tuple(key)
+        known = self._calls.get(frozen)
         if known is None:
             result, known = self._first_call(function, tuple(args), kwargs or {})
             if known is not None and known.is_ragged is is_ragged:
-                self._calls[tuple(key)] = known
+                self._calls[frozen] = known
             return result
         if is_ragged:
             return self._call_known_ragged(known, function, tuple(args), kwargs or {})
@@ -314,6 +350,8 @@ class Recorder:
 
     def _first_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _Call | None]:
         """Any call, with arguments of any kind; and what is known about calls of its signature, if that is all there is to it."""
+        if self.is_over:
+            return computed(function, args, kwargs), None
         name = getattr(function, "__name__", "")
         if kwargs.get("out") is not None:
             raise ArgumentError(
@@ -392,9 +430,7 @@ class Recorder:
         self._calls[key] = known
         return known
 
-    def _known_ragged(
-        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
-    ) -> _Call | None:
+    def _known_ragged(self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]) -> _Call | None:
         """How to record a call with ragged values as they are; None if they must be made dense for it."""
         if not has_ragged_rule(function) or len({len(h._value) for h in handles if h._type.ragged}) > 1:
             return None
@@ -428,29 +464,51 @@ class Recorder:
         cell = self._cells.get(id(module))
         if cell is not None:
             return self.call(cell, args, kwargs)
-        if not is_one_operation(module) or kwargs:
+        if kwargs or type(module) not in MODULES:
             return NotImplemented
+        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
+            self._change_mode()
+        first_value = self._columns.first_value
+        key: list[Any] = [module, module.training]
+        operands: list[int] = []
+        depth = 0
+        for arg in args:
+            for item in arg if type(arg) is tuple else (arg,):
+                if type(item) is not LazyTensor or item._recorder is not self or item._type.ragged:
+                    return self._call_new_module(module, args)
+                value = item._value
+                key.append(item._type)
+                operands.append(value)
+                if item._depth > depth and value >= first_value:
+                    depth = item._depth
+        frozen = tuple(key)
+        known = self._calls.get(frozen)
+        if known is not None:
+            return self._add_node(known, operands, depth + 1)
+        result = self._call_new_module(module, args)
+        if result is not NotImplemented:
+            self._calls[frozen] = self._last_known
+        return result
+
+    def _call_new_module(self, module: torch.nn.Module, args: tuple[Any, ...]) -> Any:
         leaves: list[Any] = []
         nesting = flatten(args, leaves)
-        if not all(isinstance(leaf, (torch.Tensor, LazyTensor)) or leaf is None for leaf in leaves):
-            return NotImplemented
-        if any(leaf is None for leaf in leaves):
-            if len(leaves) == 2 and leaves[1] is None:
-                return self.call_module(module, args[:1], kwargs)
+        if len(leaves) == 2 and leaves[1] is None:  # no initial state, said aloud
+            return self._call_new_module(module, args[:1])
+        if is_hooked(module) or not all(isinstance(leaf, (torch.Tensor, LazyTensor)) for leaf in leaves):
             return NotImplemented
         cell = cell_of_module(module)
         handles = [self._own(leaf, cell) if type(leaf) is LazyTensor else self.lift(leaf) for leaf in leaves]
+        if not cell.takes([handle._type for handle in handles]):
+            handles = [self.dense(handle) for handle in handles]
+            if not cell.takes([handle._type for handle in handles]):
+                return NotImplemented
         types = tuple([handle._type for handle in handles])
         key = (cell, *types, nesting, ())
         known = self._calls.get(key)
         if known is None:
-            if not cell.takes([*types]):
-                if any(type.ragged for type in types):
-                    dense = [self.dense(handle) for handle in handles]
-                    if cell.takes([handle._type for handle in dense]):
-                        return self._call_nested(cell, unflatten(nesting, iter(dense)), {})
-                return NotImplemented
             known = self._new_cell_call(key, cell, types, nesting, ())
+        self._last_known = known
         return self._add_node_of(known, handles)
 
     def _call_with_values(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
@@ -654,15 +712,14 @@ class Recorder:
 
     def _note_views(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         base = args[0]
-        if type(base) is not LazyTensor:
-            return
-        views = [(result, None)] if type(result) is LazyTensor else [(item, n) for n, item in enumerate(result)]
-        for view, index in views:
-            view._source = (base, function, (args[1:], kwargs), index)
-            try:
-                base._views.append(weakref.ref(view))
-            except AttributeError:
-                base._views = [weakref.ref(view)]
+        views = (result,) if type(result) is LazyTensor else result
+        group = Views(base, function, args[1:], kwargs, [weakref.ref(view) for view in views], views is result)
+        for view in views:
+            view._source = group
+        try:
+            base._views.append(group)
+        except AttributeError:
+            base._views = [group]
 
     def _call_in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = args[0] if args else kwargs.get("input")
@@ -705,35 +762,41 @@ class Recorder:
 
     def _replace(self, target: LazyTensor, result: LazyTensor) -> None:
         """From now on the target stands for the result, and so does every view of it for a view of the result."""
-        source = getattr(target, "_source", None)
-        if source is not None:
-            base, function, (args, kwargs), index = source
+        group = getattr(target, "_source", None)
+        if group is not None:
             if result.shape != target.shape:
                 raise RuntimeError(
                     f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}"
                 )
-            written = (base, result, name_of(function), index, args, kwargs)
-            self._replace(base, self.call_function(write_view, written, None))
+            written = (group.base, result, name_of(group.function), group.index_of(target), group.args, group.kwargs)
+            self._replace(group.base, self.call_function(write_view, written, None))
             return
         target._value, target._type, target._depth = result._value, result._type, result._depth
         self._refresh_views(target)
 
     def _refresh_views(self, base: LazyTensor) -> None:
-        views = [view for reference in getattr(base, "_views", ()) if (view := reference()) is not None]
+        groups = getattr(base, "_views", [])
         base._views = []
-        for view in views:
-            _, function, (args, kwargs), index = view._source
-            fresh = self.call_function(function, (base, *args), kwargs)
-            fresh = fresh if index is None else fresh[index]
-            view._value, view._type, view._depth = fresh._value, fresh._type, fresh._depth
-            self._note_views(function, (base, *args), kwargs, view) if index is None else None
-            self._refresh_views(view)
+        for group in groups:
+            alive = [
+                (number, view) for number, reference in enumerate(group.views) if (view := reference()) is not None
+            ]
+            if not alive:
+                continue
+            fresh = self.call_function(group.function, (base, *group.args), group.kwargs)
+            for number, view in alive:
+                one = fresh[number] if group.is_several else fresh
+                view._value, view._type, view._depth = one._value, one._type, one._depth
+                self._refresh_views(view)
+            # The views that are used are the old handles.
+            base._views = [*[kept for kept in base._views if kept.function is not group.function], group]
 
     # ---- Values.
 
     @property
     def is_over(self) -> bool:
-        return self.on_demand is None
+        """Whether what handles stand for can be computed at once."""
+        return self._is_over
 
     def number_of(self, handle: LazyTensor) -> Any:
         if not handle._type.ragged and handle._value in self._given_numbers:
@@ -872,6 +935,7 @@ class Recorder:
     def end(self) -> None:
         """Nothing more is recorded. What is computed lives as long as somebody holds a handle."""
         self.on_demand = self.fibers = None
+        self._is_over = True
         self._input_of_tensor, self._calls, self._calls_of_mode = {}, {}, {}
 
     # ---- Modes and errors.
@@ -938,6 +1002,9 @@ class _Given:
 
     def value_of(self, handle: LazyTensor) -> torch.Tensor:
         return handle._value  # type: ignore[no-any-return]
+
+    def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
+        return self._recorder.call_function(function, args, kwargs)
 
     def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
         self._recorder.own(handle)

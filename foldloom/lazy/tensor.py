@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,10 @@ class LazyTensor:
     __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
 
     _value: Any
-    _views: list[Any]
-    _source: tuple[LazyTensor, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+    _views: list[Views]
+    """What was made of it that shares its memory; a change in place must reach them."""
+    _source: Views
+    """If it is a view itself: of what."""
 
     def __init__(self, recorder: Recorder, value: Any, type: Type, depth: int) -> None:
         self._recorder = recorder
@@ -160,6 +163,34 @@ class LazyTensor:
     __hash__ = object.__hash__
 
 
+class Views:
+    """What one call made that shares memory with its first argument. Nobody's life is prolonged by it but the argument's."""
+
+    __slots__ = ("args", "base", "function", "is_several", "kwargs", "views")
+
+    def __init__(
+        self,
+        base: LazyTensor,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        views: list[weakref.ref[LazyTensor]],
+        is_several: bool,
+    ) -> None:
+        self.base = base
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.views = views
+        self.is_several = is_several
+
+    def index_of(self, view: LazyTensor) -> int | None:
+        """Which of several results a view is."""
+        if not self.is_several:
+            return None
+        return next(number for number, reference in enumerate(self.views) if reference() is view)
+
+
 def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function on the tensors that lazy ones stand for, after their recording is over."""
     return func(*_concrete(args), **_concrete(kwargs))
@@ -178,30 +209,21 @@ def _concrete(value: Any) -> Any:
 
 def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
     def binary(self: LazyTensor, other: Any) -> Any:
-        recorder = scope.recorder
-        if recorder is None:
-            return computed(function, (self, other), {})
-        return recorder.call_function(function, (self, other), None)
+        return self._recorder.call_function(function, (self, other), None)
 
     return binary
 
 
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     def binary(self: LazyTensor, other: Any) -> Any:
-        recorder = scope.recorder
-        if recorder is None:
-            return computed(function, (other, self), {})
-        return recorder.call_function(function, (other, self), None)
+        return self._recorder.call_function(function, (other, self), None)
 
     return binary
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
-        recorder = scope.recorder
-        if recorder is None:
-            return computed(function, (self, *args), kwargs)
-        return recorder.call_function(function, (self, *args), kwargs)
+        return self._recorder.call_function(function, (self, *args), kwargs)
 
     method.__name__ = getattr(function, "__name__", "method")
     return method

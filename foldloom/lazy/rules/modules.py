@@ -19,7 +19,7 @@ BatchedModule = Callable[..., Any]
 
 def batched_module(module: nn.Module, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
     """How to call a module on the blocks of operands of these types; None if it must be taken apart into functions."""
-    rule = _RULES.get(type(module))
+    rule = MODULES.get(type(module))
     return rule(module, types, is_ragged) if rule is not None else None
 
 
@@ -41,11 +41,8 @@ def flat_results(result: Any) -> Sequence[Any]:
     return result
 
 
-def is_one_operation(module: nn.Module) -> bool:
-    return type(module) in _RULES and not _is_hooked(module)
-
-
-def _is_hooked(module: nn.Module) -> bool:
+def is_hooked(module: nn.Module) -> bool:
+    """Hooks want to see one example at a time."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
@@ -131,7 +128,7 @@ def _time_order(
     return rows, goes_on.sum(1)
 
 
-_RULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None]] = {
+MODULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None]] = {
     nn.Linear: _on_last_dimension,
     nn.Embedding: _on_any_dimensions,
     nn.LayerNorm: _layer_norm,
