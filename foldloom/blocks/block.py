@@ -70,8 +70,8 @@ class Block(copying.Copyable, Portable):
     def make_cell(self) -> Cell:
         return cell(cast(Callable[..., Any], self.function))
 
-    def metrics(self) -> dict[str, TensorType]:
-        """The metrics that this very block collects."""
+    def metrics(self) -> dict[str, BlockType]:
+        """The metrics that this very block collects, and what each takes."""
         return {}
 
     def state_without_weights(self) -> dict[str, Any]:

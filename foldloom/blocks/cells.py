@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import types
 from collections.abc import Callable, Hashable, Iterator
@@ -46,17 +47,16 @@ class NamedCell(Cell):
         self.name = name
         self.__dict__["cell"] = cell  # not as a child, whose weights would be its own
         self._known: dict[Hashable, tuple[Signature | None, Signature]] = {}
+        self._packed_cell: bytes | None = None
 
     def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         key = (types, nesting, settings)
         last, named = self._known.get(key, (None, None))
         cell = self.__dict__["cell"]
+        if cell is None and named is None:
+            cell = self.__dict__["cell"] = self._unpacked(types)
         if cell is None:
-            if named is None:
-                raise BlockError(
-                    f"cell {self.label} meets ({', '.join(map(repr, types))}) for the first time in a process that has no weights to "
-                    "try it on. Record one such example before the workers start: `model.record(example)`"
-                )
+            assert named is not None
             return named
         found = cell.signature(types, nesting, settings)
         if named is None or found is not last:
@@ -64,15 +64,31 @@ class NamedCell(Cell):
             self._known[key] = (found, named)
         return named
 
-    def __reduce__(self) -> Any:
+    def packed(self, cell: bytes | None) -> Packed:
+        """What makes one like it in another process, where ``cell`` is the cell itself, without weights, if it can travel."""
         known = {key: (None, named) for key, (_, named) in self._known.items()}
-        return NamedCell._restored, (self.name, self.label, known)
+        return self.name, self.label, known, cell
 
     @classmethod
-    def _restored(cls, name: str, label: str, known: dict[Hashable, tuple[None, Signature]]) -> Self:
+    def unpacked(cls, name: str, label: str, known: dict[Hashable, tuple[None, Signature]], cell: bytes | None) -> Self:
         self = cls(name, label)
         self._known.update(known)
+        self._packed_cell = cell
         return self
+
+    def _unpacked(self, types: tuple[Type, ...]) -> Cell:
+        if self._packed_cell is None:
+            raise BlockError(
+                f"cell {self.label} meets ({', '.join(map(repr, types))}) for the first time in a process that it cannot be sent to, "
+                "because its function is not importable. Write it with `def` at the top of a module, or record one such example "
+                "before the workers start: `model.record(example)`"
+            )
+        cell = pickle.loads(self._packed_cell)
+        assert isinstance(cell, Cell)
+        return cell
+
+
+Packed = tuple[str, str, dict[Hashable, tuple[None, Signature]], bytes | None]
 
 
 def _unreachable(*_: Any) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 from foldloom.blocks.block import Block
 from foldloom.blocks.inference import head, known, wait
-from foldloom.blocks.lowering import Lowering, Run
+from foldloom.blocks.lowering import Lowering, Run, collecting
 from foldloom.blocks.printing import shortened
-from foldloom.blocks.types import PyObjectType, TensorType, TupleType, VoidType
+from foldloom.blocks.types import BlockType, PyObjectType, TensorType, TupleType, VoidType
 from foldloom.lazy.tensor import LazyTensor
 
 
@@ -39,21 +39,19 @@ class Metric(Block):
                 f"{shortened(self)} takes a tensor, or a pair of a tensor and a Python object as its label, not {known(takes)}"
             )
 
-    def metrics(self) -> dict[str, TensorType]:
-        takes = known(self.takes)
-        tensor = takes.parts[0] if isinstance(takes, TupleType) else takes
-        return {self._name: tensor} if isinstance(tensor, TensorType) else {}
+    def metrics(self) -> dict[str, BlockType]:
+        return {self._name: known(self.takes)}
 
     def lowered(self, lower: Lowering) -> Run:
-        sink, name, given = lower.sink, self._name, lower.given
+        name, given, collected = self._name, lower.given, collecting.get
 
         def run(value: Any) -> None:
-            sink.rows[name].append(value if value.__class__ is LazyTensor else given(value))
+            collected().rows[name].append(value if value.__class__ is LazyTensor else given(value))
 
         def run_labelled(pair: Any) -> None:
             value, label = pair
             run(value)
-            sink.labels[name].append(label)
+            collected().labels[name].append(label)
 
         return run_labelled if isinstance(head(self.takes), TupleType) else run
 

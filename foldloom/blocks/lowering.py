@@ -7,8 +7,8 @@ a function of its own, made for the types that were inferred, and calls those of
 from __future__ import annotations
 
 import operator
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,12 +39,18 @@ def number_maker(dtype: str) -> Run:
     return lambda value: torch.tensor(value, dtype=torch_dtype)
 
 
-class MetricSink(threading.local):
-    """Where metrics of the example that is being run are collected, and their labels."""
+class Collected:
+    """The metrics of one example, and their labels, by name."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Any]] = {}
-        self.labels: dict[str, list[Any]] = {}
+    __slots__ = ("labels", "rows")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.rows: dict[str, list[Any]] = {name: [] for name in names}
+        self.labels: dict[str, list[Any]] = {name: [] for name in self.rows}
+
+
+collecting: ContextVar[Collected] = ContextVar("collecting")
+"""Where metrics of the example that is being run go. Examples take turns, in threads and in fibers; a context is one example's own."""
 
 
 class Lowering:
@@ -60,7 +66,6 @@ class Lowering:
     ) -> None:
         self.cells = cells
         self.given = given
-        self.sink = MetricSink()
         self._dtypes = dtypes
         self._device = device
         self._runs: dict[Block, Run] = {}

@@ -20,7 +20,7 @@ from foldloom.blocks.program import Program, terminals
 from foldloom.engine import Planned
 from foldloom.errors import ArgumentError, CellError
 from foldloom.graph import Type
-from foldloom.lazy import plan, record
+from foldloom.lazy import Cell, plan, record
 from foldloom.recording import Recording
 from foldloom.schedulers import Scheduler
 
@@ -93,7 +93,8 @@ class Planner:
     def depth(self, example: Any) -> int:
         """How many computations on this example wait for each other."""
         with deep_recursion():
-            return int(record(self._program.run, example).graph.depth_of_node.max(initial=0))
+            recording = record(lambda value: self._program.computed(value)[0], example)
+        return int(recording.graph.depth_of_node.max(initial=0))
 
     def _announce(self) -> None:
         """Ask all cells now what they will be asked where there are no weights."""
@@ -135,9 +136,21 @@ class _WithoutWeights(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.nn.Parameter):
             return _unwritten, (obj.shape, obj.dtype, obj.requires_grad)
+        if isinstance(obj, NamedCell):
+            return NamedCell.unpacked, obj.packed(_packed(obj.__dict__["cell"]))
         if isinstance(obj, Portable):
             return object.__new__, (type(obj),), obj.state_without_weights()
         return NotImplemented
+
+
+def _packed(cell: Cell | None) -> bytes | None:
+    """A cell without its weights; None if its function cannot travel."""
+    stream = io.BytesIO()
+    try:
+        _WithoutWeights(stream).dump(cell)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return stream.getvalue()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from foldloom.blocks.inference import known
-from foldloom.blocks.lowering import Lowering, Run, all_blocks
+from foldloom.blocks.lowering import Collected, Lowering, Run, all_blocks, collecting
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType, VoidType
 from foldloom.lazy.cell import Cell
 from foldloom.lazy.tensor import LazyTensor
@@ -65,27 +65,34 @@ class Program:
     def __init__(self, root: Block, lowering: Lowering) -> None:
         for block in all_blocks(root):
             lowering(block)
-        self.run = lowering(root)
+        self._run = lowering(root)
         self.metrics = metrics_of(root)
-        self._sink = lowering.sink
         self._finish = _finished(known(root.gives), lowering.given)
 
     def __call__(self, example: Any) -> Any:
         """The output; with metrics, the output, their rows and their labels."""
         if not self.metrics:
-            return self._finish(self.run(example))
-        sink = self._sink
-        sink.rows = {name: [] for name in self.metrics}
-        sink.labels = {name: [] for name in self.metrics}
-        output = self._finish(self.run(example))
-        return output, sink.rows, {name: Labels(labels) for name, labels in sink.labels.items()}
+            return self._finish(self._run(example))
+        output, collected = self.computed(example)
+        labels = {name: Labels(labels) for name, labels in collected.labels.items()}
+        return self._finish(output), collected.rows, labels
+
+    def computed(self, example: Any) -> tuple[Any, Collected]:
+        """The output as blocks leave it, in which what was only given is no tensor yet, and the metrics."""
+        collected = Collected(self.metrics)
+        outer = collecting.set(collected)
+        try:
+            return self._run(example), collected
+        finally:
+            collecting.reset(outer)
 
 
 def metrics_of(root: Block) -> dict[str, TensorType]:
-    """The type of each metric, by its name."""
+    """The type of each metric's rows, by its name."""
     found: dict[str, TensorType] = {}
     for block in all_blocks(root):
-        found.update(block.metrics())
+        for name, takes in block.metrics().items():
+            found[name] = terminals(takes)[0]
     return dict(sorted(found.items()))
 
 

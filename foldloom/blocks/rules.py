@@ -12,7 +12,6 @@ from foldloom.blocks.types import (
     BroadcastSequenceType,
     PyObjectType,
     SequenceType,
-    TensorType,
     TupleType,
     VoidType,
     canonicalize_type,
@@ -45,7 +44,7 @@ def check_root(root: Block, objects_at_root: bool) -> None:
 
 
 def _check_metrics(blocks: list[Block]) -> None:
-    first: dict[str, tuple[Block, TensorType]] = {}
+    first: dict[str, tuple[Block, BlockType]] = {}
     for block in blocks:
         for name, type in block.metrics().items():
             other, known_type = first.setdefault(name, (block, type))

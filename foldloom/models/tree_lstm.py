@@ -10,6 +10,7 @@ from torch import nn
 
 import foldloom as fl
 from foldloom import blocks as fb
+from foldloom.blocks.planner import Planner
 
 State = tuple[torch.Tensor, torch.Tensor]
 """What a node shows, and what it remembers."""
@@ -64,7 +65,13 @@ class TreeLSTM(nn.Module):
         super().__init__()
         self.states = fb.compile(tree_states(vocabulary, embedding, hidden) >> fb.Void())
         self.classify = nn.Linear(hidden, labels)
-        self.plan, self.record = self.states.plan, self.states.record
+
+    @property
+    def plan(self) -> Planner:
+        return self.states.plan
+
+    def record(self, tree: Any) -> fl.Recording:
+        return self.states.record(tree)
 
     def forward(self, trees: Sequence[Any] | fl.Planned) -> tuple[torch.Tensor, torch.Tensor]:
         states = self.states(trees)[1]["state"]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import foldloom as fl
 from foldloom import blocks as fb
 from tests.law import check_law
 
@@ -43,6 +44,7 @@ def test_metrics_know_where_they_came_from() -> None:
     assert isinstance(rows.labels, torch.Tensor)
     assert rows.labels.tolist() == [1, 2, 7, 3, 1, 2, 5, 4, 6]  # children before parents
     torch.testing.assert_close(output, rows.values[[2, 3, 8]])
+    assert [model.max_depth(tree) for tree in TREES] == [2, 0, 4]
     rows.values.sum().backward()
     assert merge.weight.grad is not None
     check_law(fb.compile(block).double().one_example, TREES, sources=list(model.parameters()))
@@ -93,5 +95,25 @@ def test_one_name_one_type() -> None:
         match=r"metric 'x' collects TensorType\(\[\], 'float32'\) in one place and TensorType\(\[\], 'int64'\) in another",
     ):
         fb.compile(block)
+    labelled = fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Void()) >> fb.GetItem(0)
+    with pytest.raises(fb.BlockTypeError, match=r"metric 'x' collects .* in one place and TupleType"):
+        fb.compile(fb.AllOf(labelled >> fb.Metric("x"), fb.AllOf(labelled, fb.Identity()) >> fb.Metric("x")))
     _, metrics = fb.AllOf(fb.Scalar() >> fb.Metric("x"), fb.Scalar() >> fb.Metric("x")).eval(3)
     assert metrics == {"x": [torch.tensor(3.0)] * 2}
+
+
+def test_examples_that_wait_for_values_do_not_mix_their_metrics() -> None:
+    double = fl.cell(lambda x: 2 * x)
+
+    def until_large(x: torch.Tensor) -> torch.Tensor:
+        while x < 10:
+            x = double(x)
+        return x
+
+    grow = fb.Scalar() >> fb.OnTheFly(until_large, [], [])
+    each = fb.AllOf(grow, fb.Identity()) >> fb.Metric("grown")
+    _, metrics = fb.compile(fb.Map(each) >> fb.Void())([[1, 2], [3], [20, 5, 1]])
+    rows = metrics["grown"]
+    assert rows.lengths.tolist() == [2, 1, 3]
+    assert rows.labels.tolist() == [1, 2, 3, 20, 5, 1]
+    assert rows.values.tolist() == [16, 16, 12, 20, 10, 16]

@@ -253,6 +253,23 @@ def test_a_planner_elsewhere_says_what_it_was_never_told() -> None:
         elsewhere([[3]])
 
 
+def second_row(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix[:, 1]
+
+
+def test_lengths_that_a_planner_elsewhere_never_met() -> None:
+    model = fb.compile(fb.Map(fb.Vector(2)) >> fb.Stack() >> fb.Function(second_row))
+    elsewhere = pickle.loads(pickle.dumps(model.plan))
+    examples = [[[1, 1]] * length for length in (2, 3, 9)]
+    assert model(elsewhere(examples)).tolist() == [[1, 1]] * 3
+    model = fb.compile(fb.Map(fb.Vector(2)) >> fb.Stack() >> fb.Function(lambda matrix: matrix[:, 1]))
+    elsewhere = pickle.loads(pickle.dumps(model.plan))
+    with pytest.raises(fb.BlockError, match=r"cell <lambda> meets \(float32\[9, 2\]\) for the first time in a process"):
+        elsewhere(examples[2:])
+    model.record(examples[2])
+    assert model(pickle.loads(pickle.dumps(model.plan))(examples[2:])).tolist() == [[1, 1]]
+
+
 def test_functions_that_cannot_travel() -> None:
     model = fb.compile(fb.InputTransform(lambda x: x) >> fb.Scalar())
     with pytest.raises(fb.BlockError, match=r"must then be importable: write them with `def` at the top of a module"):
