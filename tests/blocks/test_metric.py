@@ -44,7 +44,7 @@ def test_metrics_know_where_they_came_from() -> None:
     assert isinstance(rows.labels, torch.Tensor)
     assert rows.labels.tolist() == [1, 2, 7, 3, 1, 2, 5, 4, 6]  # children before parents
     torch.testing.assert_close(output, rows.values[[2, 3, 8]])
-    assert [model.max_depth(tree) for tree in TREES] == [2, 0, 4]
+    assert [model.max_depth(tree) for tree in TREES] == [2, 1, 4]
     rows.values.sum().backward()
     assert merge.weight.grad is not None
     check_law(fb.compile(block).double().one_example, TREES, sources=list(model.parameters()))
