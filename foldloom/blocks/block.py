@@ -21,7 +21,7 @@ from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.model import Model
 from foldloom.blocks.planner import Portable
 from foldloom.blocks.printing import expression, shortened
-from foldloom.blocks.types import BlockType, PyObjectType, TensorType, convert_to_type
+from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, TensorType, convert_to_type
 from foldloom.blocks.wires import Wire, connect_in_scope
 from foldloom.lazy.cell import Cell, cell
 from foldloom.lazy.scope import user_line
@@ -295,6 +295,8 @@ def _hint(clash: Clash) -> str:
     kinds = {type(clash.one), type(clash.other)}
     if kinds == {PyObjectType, TensorType}:
         return ". Python objects become tensors through fb.Tensor, fb.Scalar or fb.Vector; tensors never become Python objects"
+    if kinds == {PyObjectType, BroadcastSequenceType}:
+        return ". Make the tensor first and repeat it then: fb.Scalar() >> fb.Broadcast()"
     if kinds == {TensorType}:
         one, other = cast(TensorType, clash.one), cast(TensorType, clash.other)
         if one.shape == other.shape:

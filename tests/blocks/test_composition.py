@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -31,6 +32,8 @@ def test_what_may_stand_for_a_block() -> None:
     check((fb.Scalar(), fb.Scalar()) >> fb.Function(torch.add), ((1, 2), 3))
     check([fb.Scalar(), fb.Scalar()] >> fb.Function(torch.add), ((1, 2), 3))
     check(fb.Void() >> torch.ones(2), (None, [1, 1]))
+    check(torch.ones(2) >> fb.Function(torch.neg), (None, [-1, -1]))
+    check(np.ones(2, "float32") >> fb.Function(torch.neg), (None, [-1, -1]))
     with pytest.raises(fb.BlockTypeError, match=r"3 \(int\) is not a block, nor a module, function, tensor or record"):
         fb.Scalar() >> 3
     with pytest.raises(fb.BlockTypeError, match=r"not a block"):

@@ -156,6 +156,10 @@ def test_zip_with_and_broadcast() -> None:
     check(endless >> fb.GetItem(5), (3, 3))
     check(fb.Record((endless, fb.Identity())) >> fb.Nth(), ((3, 1000), 3))
     assert repr(fb.ZipWith(torch.add)) == "ZipWith(add)"
+    with pytest.raises(
+        fb.BlockTypeError, match=r"Make the tensor first and repeat it then: fb.Scalar\(\) >> fb.Broadcast\(\)"
+    ):
+        fb.Broadcast() >> fb.Map(fb.Scalar())
 
 
 @pytest.mark.parametrize(
