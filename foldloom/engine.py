@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,20 @@ class Session:
         self.plans.append(planned.plan)
         return planned, execute(planned, kernels, self._device, self._buffers)
 
-    def types_of(self, values: Ints) -> list[Type]:
+    def earlier(self, values: Ints) -> tuple[tuple[Op, ...], Ints]:
+        """Ops for values that have been computed, one for each arena that they are in, and the op of each value."""
+        arenas, op_of_value = np.unique(self._placed.arena_of_value[values], return_inverse=True)
         types = [type for type, _ in self._placed.arenas]
-        return [types[arena] for arena in self._placed.arena_of_value[values].tolist()]
+        return tuple([_earlier_op(types[arena]) for arena in arenas.tolist()]), op_of_value
 
     def row(self, value: int) -> torch.Tensor:
         """A value that has been computed, without its gradient."""
         return self._buffers.row(int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value]))
+
+
+@cache
+def _earlier_op(type: Type) -> Op:
+    return Op(EARLIER, (), (type,))
 
 
 def prepare(

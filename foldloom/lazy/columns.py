@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.graph import EARLIER, Graph, Ints, Op, Type, input_op
+from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.lazy.weights import named_by_path
 from foldloom.recording import Column, Recording
 
@@ -108,21 +108,21 @@ class Columns:
         columns = sorted(self.inputs.values(), key=lambda column: column.op_number)
         return tuple([column.close() for column in columns])
 
-    def take_part(self, results: Sequence[Any], types_of: Any) -> tuple[Recording, Ints]:
+    def take_part(
+        self, results: Sequence[Any], earlier_of: Callable[[Ints], tuple[tuple[Op, ...], Ints]]
+    ) -> tuple[Recording, Ints]:
         """What was recorded since the last part, as a graph of its own, and the numbers of the earlier values that it uses.
 
-        In that graph these come first, as inputs.
+        In that graph these come first, as inputs, of ops that ``earlier_of`` tells.
         """
         operands, outputs = np.array(self.operands, np.int64), np.array(self.outputs, np.int64)
         used = np.concatenate([operands, outputs])
-        earlier, position = np.unique(used[used < self.first_value], return_inverse=True)
-        values = np.where(used < self.first_value, 0, used - self.first_value + len(earlier))
-        values[used < self.first_value] = position
+        is_earlier = used < self.first_value
+        earlier, position = np.unique(used[is_earlier], return_inverse=True)
+        values = used + (len(earlier) - self.first_value)
+        values[is_earlier] = position
 
-        earlier_ops: dict[Op, int] = {}
-        for type in types_of(earlier):
-            earlier_ops.setdefault(Op(EARLIER, (), (type,)), len(earlier_ops))
-        op_of_earlier = [earlier_ops[Op(EARLIER, (), (type,))] for type in types_of(earlier)]
+        earlier_ops, op_of_earlier = earlier_of(earlier)
         op_of_node = np.array(self.op_of_node, np.int64)
         new_ops = np.unique(op_of_node)
         number_of_op = np.zeros(len(self.ops), np.int64)
@@ -131,7 +131,7 @@ class Columns:
         nodes_of_example[:1] += len(earlier)
         graph = Graph(
             ops=(*earlier_ops, *[self.ops[op] for op in new_ops.tolist()]),
-            op_of_node=np.concatenate([np.array(op_of_earlier, np.int64), number_of_op[op_of_node]]),
+            op_of_node=np.concatenate([op_of_earlier, number_of_op[op_of_node]]),
             operands=values[: len(operands)],
             depth_of_node=np.concatenate([np.zeros(len(earlier), np.int64), np.array(self.depth_of_node, np.int64)]),
             nodes_of_example=nodes_of_example,

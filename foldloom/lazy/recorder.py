@@ -26,7 +26,7 @@ from foldloom.lazy.columns import Columns, InputColumn
 from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, VIEWS, functional_of, with_item, write_view
 from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
-from foldloom.lazy.nesting import Nesting, flatten, unflatten
+from foldloom.lazy.nesting import Nesting, flatten
 from foldloom.lazy.operations import kernels_of
 from foldloom.lazy.rules import has_ragged_rule, ragged_returned
 from foldloom.lazy.rules.modules import MODULES, is_hooked
@@ -879,7 +879,7 @@ class Recorder:
         if self.session is None:
             self.session = Session(self._scheduler, self.device)
         self._columns.nodes_of_example = self._count_segments()
-        part, earlier = self._columns.take_part(results, self.session.types_of)
+        part, earlier = self._columns.take_part(results, self.session.earlier)
         self._column_of_number, self._input_of_tensor = {}, {}
         with recording_paused():
             return self._run(part, earlier)

@@ -4,61 +4,61 @@ An agenda holds the nodes whose operands are all computed. Repeatedly, the op wi
 the agenda runs with *all* its ready nodes, whatever their depths. Mean depths are taken once, over the whole graph, so
 an op that tends to come late waits until more of its nodes are ready.
 
-One loop turn is one step; inside it everything is an array operation over the nodes of that step. (The paper's own
-heuristic to run single, unbatchable nodes first needs no case here: every op batches.)
+Written as a loop over nodes: an agenda is a matter of a few list operations for each, which costs less than array operations
+for each step as soon as steps have fewer than some hundred nodes. (The paper's own heuristic to run single, unbatchable
+nodes first needs no case here: every op batches.)
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from foldloom.graph import Graph, Ints, runs_of, starts_of
+from foldloom.graph import Graph, Ints, starts_of
 from foldloom.schedulers.base import UNSCHEDULED, Scheduler
 
 
 class ByAgenda(Scheduler):
     def step_of_node(self, graph: Graph) -> Ints:
-        schedule = np.full(len(graph.op_of_node), UNSCHEDULED, np.int64)
-        ready, waiting_for, first_reader, reader_count, readers = _dependencies(graph)
+        op_of_node: list[int] = graph.op_of_node.tolist()
+        ready, waiting_for, first_reader, readers = _dependencies(graph)
         depth_total = np.bincount(graph.op_of_node, graph.depth_of_node, minlength=len(graph.ops))
         mean_depth = depth_total / np.maximum(1, np.bincount(graph.op_of_node, minlength=len(graph.ops)))
-        agenda: list[list[Ints]] = [[] for _ in graph.ops]
-        _put(agenda, graph.op_of_node, ready)
-        on_agenda = {int(op) for op in np.unique(graph.op_of_node[ready])}
-        step = 0
-        while on_agenda:
-            op = min(on_agenda, key=lambda candidate: (mean_depth[candidate], candidate))
-            on_agenda.discard(op)
-            nodes = np.concatenate(agenda[op])
-            agenda[op] = []
-            schedule[nodes] = step
-            step += 1
-            woken = readers[runs_of(first_reader[nodes], reader_count[nodes])]
-            if len(woken):
-                np.subtract.at(waiting_for, woken, 1)
-                freed = np.unique(woken[waiting_for[woken] == 0])
-                on_agenda.update(_put(agenda, graph.op_of_node, freed))
+        # Ops of equal mean depth run in the order in which they were first recorded.
+        order = np.argsort(np.argsort(mean_depth, kind="stable")).tolist()
+        op_of_order = np.argsort(mean_depth, kind="stable").tolist()
+        agenda: list[list[int]] = [[] for _ in graph.ops]
+        for node in ready:
+            agenda[op_of_node[node]].append(node)
+        waiting = {order[op] for op, nodes in enumerate(agenda) if nodes}
+        steps: list[list[int]] = []
+        while waiting:
+            first = min(waiting)
+            waiting.remove(first)
+            op = op_of_order[first]
+            nodes, agenda[op] = agenda[op], []
+            steps.append(nodes)
+            for node in nodes:
+                for reader in readers[first_reader[node] : first_reader[node + 1]]:
+                    waiting_for[reader] -= 1
+                    if not waiting_for[reader]:
+                        reading_op = op_of_node[reader]
+                        agenda[reading_op].append(reader)
+                        waiting.add(order[reading_op])
+        schedule = np.full(len(op_of_node), UNSCHEDULED, np.int64)
+        in_order = np.array([node for nodes in steps for node in nodes], np.int64)
+        schedule[in_order] = np.repeat(np.arange(len(steps)), [len(nodes) for nodes in steps])
         return schedule
 
 
-def _dependencies(graph: Graph) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Nodes ready at once, operands each node waits for, and who reads each node (as runs of one array)."""
-    reader = np.repeat(np.arange(len(graph.op_of_node)), graph.arity_of_node)
+def _dependencies(graph: Graph) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Nodes ready at once, operands each node waits for, and who reads each node, as runs of one list."""
+    count = len(graph.op_of_node)
+    reader = np.repeat(np.arange(count), graph.arity_of_node)
     source = graph.node_of_value[graph.operands]
     computed = graph.depth_of_node[source] > 0
     reader, source = reader[computed], source[computed]
-    waiting_for = np.bincount(reader, minlength=len(graph.op_of_node))
+    waiting_for = np.bincount(reader, minlength=count)
     ready = np.flatnonzero((waiting_for == 0) & (graph.depth_of_node > 0))
     readers = reader[np.argsort(source, kind="stable")]
-    reader_count = np.bincount(source, minlength=len(graph.op_of_node))
-    return ready, waiting_for, starts_of(reader_count), reader_count, readers
-
-
-def _put(agenda: list[list[Ints]], op_of_node: Ints, nodes: Ints) -> list[int]:
-    """Put nodes on the agenda; the ops that they have."""
-    ops = op_of_node[nodes]
-    found: list[int] = np.unique(ops).tolist()
-    for op in found:
-        agenda[op].append(nodes if len(found) == 1 else nodes[ops == op])
-    return found
-
+    first_reader = np.append(starts_of(np.bincount(source, minlength=count)), len(readers))
+    return ready.tolist(), waiting_for.tolist(), first_reader.tolist(), readers.tolist()

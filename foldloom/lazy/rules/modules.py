@@ -128,8 +128,24 @@ def _time_order(
     return rows, goes_on.sum(1)
 
 
+def _sequential(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    """One operation, if all its parts go number by number or along the last dimension."""
+    if len(types) != 1 or not len(module) or not all(type(part) in _CHAINABLE and not is_hooked(part) for part in module):
+        return None
+    return _on_last_dimension(module, types, is_ragged)
+
+
+_ELEMENTWISE = (
+    nn.CELU, nn.Dropout, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
+    nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softshrink,
+    nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold,
+)  # fmt: skip
+_CHAINABLE = frozenset((*_ELEMENTWISE, nn.Linear))
+
 MODULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None]] = {
+    **dict.fromkeys(_ELEMENTWISE, _on_any_dimensions),
     nn.Linear: _on_last_dimension,
+    nn.Sequential: _sequential,
     nn.Embedding: _on_any_dimensions,
     nn.LayerNorm: _layer_norm,
     nn.LSTMCell: _recurrent_cell,
