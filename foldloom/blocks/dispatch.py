@@ -172,7 +172,8 @@ class ForwardDeclaration(Copyable, Portable):
     """
 
     def __init__(self, input_type: Any = None, output_type: Any = None) -> None:
-        self._arguments = [type for type in (input_type, output_type) if type is not None]
+        given = {"input_type": input_type, "output_type": output_type}
+        self._arguments = {name: type for name, type in given.items() if type is not None}
         self._line = user_line()
         self.takes: BlockType = Unknown() if input_type is None else convert_to_type(input_type)
         self.gives: BlockType = Unknown() if output_type is None else convert_to_type(output_type)
@@ -199,7 +200,7 @@ class ForwardDeclaration(Copyable, Portable):
         self.resolved = resolved.block
 
     def copied(self, fresh: Fresh) -> ForwardDeclaration:
-        made = ForwardDeclaration(*self._arguments)
+        made = ForwardDeclaration(**self._arguments)
         fresh.remember(self, made)
         if self.resolved is not None:
             made.resolve_to(fresh(self.resolved))
@@ -212,7 +213,9 @@ class ForwardDeclaration(Copyable, Portable):
         return self.__getstate__()
 
     def __repr__(self) -> str:
-        return expression("ForwardDeclaration", self._arguments, {})
+        if "input_type" in self._arguments:
+            return expression("ForwardDeclaration", list(self._arguments.values()), {})
+        return expression("ForwardDeclaration", [], self._arguments)
 
 
 class _Resolution(Block):

@@ -28,8 +28,8 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def given(value: torch.Tensor) -> torch.Tensor:
-    """What was given, given back."""
-    return value
+    """What was given, given back: a copy, because constants of the model may be among it."""
+    return value.clone()
 
 
 class Model(torch.nn.Module):

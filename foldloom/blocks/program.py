@@ -48,7 +48,9 @@ class Labels:
 
     def __init__(self, values: list[Any]) -> None:
         kinds = {type(value) for value in values}
-        self.values = np.array(values) if len(kinds) == 1 and kinds <= {int, float, bool} else values
+        array = np.array(values) if len(kinds) == 1 and kinds <= {int, float, bool} else None
+        # Whole numbers that no tensor could hold stay as they are.
+        self.values: Any = values if array is None or array.dtype.kind == "O" else array
 
     @staticmethod
     def joined(all_labels: Sequence[Labels]) -> torch.Tensor | list[Any]:

@@ -105,6 +105,14 @@ def test_zeros() -> None:
         fb.Zeros(fb.PyObjectType())
 
 
+def test_constants_are_nobodys_to_change() -> None:
+    block = fb.Void() >> fb.Zeros(2)
+    model = fb.compile(block)
+    for use in (model.one_example, lambda _: model([None])):
+        use(None).add_(1)
+        assert model.one_example(None).tolist() == [0, 0]
+
+
 def test_from_tensor() -> None:
     check(fb.Void() >> fb.FromTensor(np.arange(2.0)), (None, [0, 1]), (None, [0, 1]), depths=[0, 0])
     assert fb.FromTensor(torch.ones(2, 3, dtype=torch.int32)).output_type == fb.TensorType([2, 3], "int32")

@@ -152,6 +152,14 @@ def test_copies_have_weights_of_their_own() -> None:
     assert repr(copy) == repr(block)
 
 
+def test_copies_of_declarations_keep_their_types() -> None:
+    node = fb.ForwardDeclaration(output_type=2)
+    block = fb.Map(node()) >> fb.Sum()
+    node.resolve_to(block)
+    assert block.copy().output_type == fb.TensorType([2])
+    assert repr(block.copy()) == repr(block) == "Map(ForwardDeclaration(output_type=2)()) >> Sum()"
+
+
 def test_copies_of_compositions() -> None:
     composition = fb.Composition()
     with composition.scope():

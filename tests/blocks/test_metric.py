@@ -57,6 +57,7 @@ def test_labels_may_be_anything() -> None:
     assert output is None
     assert metrics["x"].labels == ["a", ("b", 3), None]
     assert metrics["x"].values.tolist() == [1, 2, 3]
+    assert model([[(1, 10**30)]])[1]["x"].labels == [10**30]
     assert block.eval([(1, "a")]) == (None, {"x": [(torch.tensor(1.0), "a")]})
 
 
