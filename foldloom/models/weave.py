@@ -25,17 +25,22 @@ class WeavePair(nn.Module):
         return torch.relu(self.mix(torch.cat((self.from_pair(pair).relu(), both[0] + both[1]), 1)))
 
 
-def weave(atom: int, pair: int, size: int) -> fb.Block:
-    """One convolution: from (atoms, pairs of each atom) to the same, of another size."""
+def new_atoms(atom: int, pair: int, size: int) -> fb.Block:
+    """From (atoms, pairs of each atom) to atoms of another size."""
     from_pairs = fb.Map(nn.Sequential(nn.Linear(pair, size), nn.ReLU())) >> fb.Sum()
-    new_atom = fb.Record((nn.Sequential(nn.Linear(atom, size), nn.ReLU()), from_pairs)) >> fb.Concat() >> fb.FC(size)
-    new_pairs = fb.Record((fb.Broadcast(), fb.Identity(), fb.Identity())) >> fb.ZipWith(WeavePair(atom, pair, size))
-    with_all_atoms = fb.AllOf(fb.GetItem(0), fb.GetItem(1), fb.GetItem(0) >> fb.Broadcast())
-    return fb.AllOf(fb.ZipWith(new_atom), with_all_atoms >> fb.ZipWith(new_pairs))
+    mix = fb.Record((nn.Sequential(nn.Linear(atom, size), nn.ReLU()), from_pairs)) >> fb.Concat() >> fb.FC(size)
+    return fb.ZipWith(mix)
+
+
+def new_pairs(atom: int, pair: int, size: int) -> fb.Block:
+    """From (atoms, pairs of each atom) to pairs of another size."""
+    of_one_atom = fb.Record((fb.Broadcast(), fb.Identity(), fb.Identity())) >> fb.ZipWith(WeavePair(atom, pair, size))
+    return fb.AllOf(fb.GetItem(0), fb.GetItem(1), fb.GetItem(0) >> fb.Broadcast()) >> fb.ZipWith(of_one_atom)
 
 
 def weave_convolution(atom: int, pair: int, size: int = 32, layers: int = 2) -> fb.Block:
     """From ``{'atoms': [vector, ...], 'pairs': [[vector, ...], ...]}`` to a vector for the molecule."""
     molecule = fb.Record({"atoms": fb.Map(fb.Vector(atom)), "pairs": fb.Map(fb.Map(fb.Vector(pair)))})
-    convolutions = [weave(atom, pair, size), *[weave(size, size, size) for _ in range(layers - 1)]]
-    return fb.Pipe(molecule, *convolutions) >> fb.GetItem(0) >> fb.Map(nn.Linear(size, size)) >> fb.Sum()
+    sizes = [(atom, pair, size), *[(size, size, size)] * (layers - 1)]
+    convolutions = [fb.AllOf(new_atoms(*given), new_pairs(*given)) for given in sizes[:-1]]
+    return fb.Pipe(molecule, *convolutions, new_atoms(*sizes[-1])) >> fb.Map(nn.Linear(size, size)) >> fb.Sum()

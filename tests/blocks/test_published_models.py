@@ -6,9 +6,11 @@ import ast
 import io
 import random
 import tokenize
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -170,3 +172,83 @@ def test_weave_does_not_know_the_order_of_atoms() -> None:
     other = {"atoms": [one["atoms"][i] for i in order], "pairs": [[one["pairs"][i][j] for j in order] for i in order]}
     first, second = model([one, other])
     torch.testing.assert_close(first, second)
+
+
+def assert_two_routes(model: fb.Model, code: Callable[[Any], Any], examples: list[Any]) -> None:
+    """Blocks, and the same cells called from ordinary code: the same nodes, steps, values and gradients."""
+    parameters = list(model.parameters())
+    from_blocks, from_code = model(examples), fl.batch(code, stack=True)(examples)
+    assert_same(from_blocks, from_code)
+    assert_same(gradients(from_blocks, parameters), gradients(from_code, parameters))
+    block_plan, code_plan = model.plan(examples), fl.plan([fl.record(code, example) for example in examples])
+    assert (block_plan.statistics().nodes, block_plan.statistics().steps) == (
+        code_plan.statistics().nodes,
+        code_plan.statistics().steps,
+    )
+
+
+def pairwise(values: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
+    while len(values) > 1:
+        odd = values[-1:] if len(values) % 2 else []
+        values = [combine(one, other) for one, other in zip(values[::2], values[1::2], strict=False)] + odd
+    return values[0]
+
+
+def test_attention_on_the_fly_is_the_same() -> None:
+    model = fb.compile(fb.Map(fb.Vector(3)) >> models.feed_forward_attention(3, hidden=4)).double()
+    score, begin, join, end = (model.cells[name] for name in ("Sequential", "lambda", "join", "lambda_2"))
+
+    def code(sequence: Any) -> Any:
+        alone = [begin(score(state), state) for state in sequence]
+        return end(*pairwise(alone, lambda one, other: join(*one, *other)))
+
+    source = random.Random(0)
+    sequences = [np.array([[source.gauss(0, 1) for _ in range(3)] for _ in range(n)]) for n in (1, 4, 7)]
+    assert_two_routes(model, code, sequences)
+
+
+def test_hierarchical_rnn_on_the_fly_is_the_same() -> None:
+    model = fb.compile(models.hierarchical_rnn(3, 2)).double()
+    embed, along_word, along_sentence, along_text, classify = (
+        model.cells[name] for name in ("Embedding", "Recurrent", "Recurrent_2", "Recurrent_3", "Linear")
+    )
+    zeros = torch.zeros(3, dtype=torch.float64)
+
+    def last(cell: Any, elements: list[Any]) -> Any:
+        state = zeros
+        for element in elements:
+            state = cell(element, state)[1]
+        return state
+
+    def code(text: list[str]) -> Any:
+        words = [[[embed(ord(c)) for c in word] for word in sentence.split()] for sentence in text]
+        sentences = [last(along_sentence, [last(along_word, word) for word in sentence]) for sentence in words]
+        return classify(last(along_text, sentences))
+
+    assert_two_routes(model, code, [["a bc", "d"], ["hello there"], [], ["x y z w"]])
+
+
+def test_weave_on_the_fly_is_the_same() -> None:
+    model = fb.compile(models.weave_convolution(3, 2, size=4)).double()
+    cells = dict(model.cells.items())
+    add, concat, to_output = cells["add"], cells["concat"], cells["Linear"]
+    layers = [("Sequential", "Sequential_2", "FC"), ("Sequential_3", "Sequential_4", "FC_2")]
+
+    def new_atoms(layer: int, atoms: list[Any], pairs: list[Any]) -> list[Any]:
+        from_atom, from_pair, mix = (cells[name] for name in layers[layer])
+        sums = [pairwise([from_pair(pair) for pair in row], add) for row in pairs]
+        return [mix(concat(from_atom(atom), total)) for atom, total in zip(atoms, sums, strict=True)]
+
+    def code(molecule: Any) -> Any:
+        atoms, pairs = ([np.array(atom) for atom in molecule["atoms"]], molecule["pairs"])
+        pairs = [[np.array(pair) for pair in row] for row in pairs]
+        weave_pair = cells["WeavePair"]
+        woven = [
+            [weave_pair(one, p, other) for p, other in zip(row, atoms, strict=True)]
+            for one, row in zip(atoms, pairs, strict=True)
+        ]
+        atoms = new_atoms(1, new_atoms(0, atoms, pairs), woven)
+        return pairwise([to_output(atom) for atom in atoms], add)
+
+    source = random.Random(0)
+    assert_two_routes(model, code, [molecule(source, atoms) for atoms in (1, 2, 5)])
