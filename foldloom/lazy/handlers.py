@@ -183,9 +183,6 @@ def _demand(name: str) -> Handler:
 
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(forms("stack"), _stack),
-    **dict.fromkeys(forms("cat concat concatenate"), _cat),
-    **dict.fromkeys(forms("unbind"), _unbind),
-    **dict.fromkeys(forms("flip"), _flip),
     torch.Tensor.__getitem__: _getitem,
     **{
         getattr(torch.Tensor, name): _demand(name)
@@ -199,3 +196,10 @@ HANDLERS: dict[Any, Handler] = {
     if type(args[0]) is LazyTensor
     else NotImplemented,
 }  # fmt: skip
+
+ROW_HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys(forms("cat concat concatenate"), _cat),
+    **dict.fromkeys(forms("unbind"), _unbind),
+    **dict.fromkeys(forms("flip"), _flip),
+}
+"""Asked only where there are ragged values."""

@@ -24,7 +24,7 @@ from foldloom.lazy.calls import OPERAND, SHARED, Mark, call_of_template, leaves_
 from foldloom.lazy.cell import Cell, Settings, cell_of_module, unbatchable
 from foldloom.lazy.columns import Columns, InputColumn
 from foldloom.lazy.fibers import Fibers
-from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, VIEWS, functional_of, with_item, write_view
+from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS, VIEWS, functional_of, with_item, write_view
 from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
 from foldloom.lazy.nesting import Nesting, flatten
 from foldloom.lazy.operations import kernels_of
@@ -39,6 +39,7 @@ from foldloom.schedulers import ByDepth, Scheduler
 _CONTAINERS = (tuple, list, dict)
 _STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
 _Parameter = torch.nn.Parameter
+_NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
 
 
 class _Call:
@@ -298,7 +299,13 @@ class Recorder:
         operands: list[Any] = []
         depth = 0
         is_ragged = False
-        for arg in args if not kwargs else (*args, *kwargs.values()):
+        if kwargs:
+            # Settings by name are many and mostly plain: all of them in one go.
+            kinds = tuple(map(type, kwargs.values()))
+            if not _NOT_PLAIN.isdisjoint(kinds):
+                return self._first_call(function, tuple(args), kwargs)[0]
+            key += (tuple(kwargs), kinds, *[value or repr(value) for value in kwargs.values()])
+        for arg in args:
             kind = type(arg)
             for item in arg if kind is tuple or kind is list else (arg,):
                 kind = type(item)
@@ -324,11 +331,14 @@ class Recorder:
                     return self._first_call(function, tuple(args), kwargs or {})[0]
             if kind is not type(arg):
                 key.append(type(arg))
-        if kwargs:
-            key.append(tuple(kwargs))
         frozen = tuple(key)
         known = self._calls.get(frozen)
         if known is None:
+            handler = ROW_HANDLERS.get(function) if is_ragged else None
+            if handler is not None:
+                result = handler(self, args, kwargs or {})
+                if result is not NotImplemented:
+                    return result
             result, known = self._first_call(function, tuple(args), kwargs or {})
             if known is not None and known.is_ragged is is_ragged:
                 self._calls[frozen] = known
@@ -712,10 +722,12 @@ class Recorder:
 
     def _note_views(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         base = args[0]
-        views = (result,) if type(result) is LazyTensor else result
-        group = Views(base, function, args[1:], kwargs, [weakref.ref(view) for view in views], views is result)
-        for view in views:
-            view._source = group
+        group = Views(base, function, args[1:], kwargs)
+        if type(result) is LazyTensor:
+            result._source = (group, None)
+        else:
+            for number, view in enumerate(result):
+                view._source = (group, number)
         try:
             base._views.append(group)
         except AttributeError:
@@ -762,34 +774,33 @@ class Recorder:
 
     def _replace(self, target: LazyTensor, result: LazyTensor) -> None:
         """From now on the target stands for the result, and so does every view of it for a view of the result."""
-        group = getattr(target, "_source", None)
-        if group is not None:
+        source = getattr(target, "_source", None)
+        if source is not None:
+            group, index = source
             if result.shape != target.shape:
                 raise RuntimeError(
                     f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}"
                 )
-            written = (group.base, result, name_of(group.function), group.index_of(target), group.args, group.kwargs)
+            written = (group.base, result, name_of(group.function), index, group.args, group.kwargs)
             self._replace(group.base, self.call_function(write_view, written, None))
             return
         target._value, target._type, target._depth = result._value, result._type, result._depth
         self._refresh_views(target)
 
     def _refresh_views(self, base: LazyTensor) -> None:
-        groups = getattr(base, "_views", [])
-        base._views = []
-        for group in groups:
-            alive = [
-                (number, view) for number, reference in enumerate(group.views) if (view := reference()) is not None
-            ]
+        """Let every view of a changed value that is still in use stand for the same part of what it has become."""
+        kept = []
+        for group in getattr(base, "_views", ()):
+            alive = group.in_use()
             if not alive:
                 continue
+            kept.append(group)
             fresh = self.call_function(group.function, (base, *group.args), group.kwargs)
-            for number, view in alive:
-                one = fresh[number] if group.is_several else fresh
+            for view, index in alive:
+                one = fresh if index is None else fresh[index]
                 view._value, view._type, view._depth = one._value, one._type, one._depth
                 self._refresh_views(view)
-            # The views that are used are the old handles.
-            base._views = [*[kept for kept in base._views if kept.function is not group.function], group]
+        base._views = kept
 
     # ---- Values.
 

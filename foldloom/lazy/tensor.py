@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import operator
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +28,13 @@ class LazyTensor:
     be one, because torch's C code trusts whoever says so.
     """
 
-    __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
+    __slots__ = ("_depth", "_recorder", "_source", "_type", "_value", "_views")
 
     _value: Any
     _views: list[Views]
     """What was made of it that shares its memory; a change in place must reach them."""
-    _source: Views
-    """If it is a view itself: of what."""
+    _source: tuple[Views, int | None]
+    """If it is a view itself: among which, and which of them."""
 
     def __init__(self, recorder: Recorder, value: Any, type: Type, depth: int) -> None:
         self._recorder = recorder
@@ -164,31 +164,29 @@ class LazyTensor:
 
 
 class Views:
-    """What one call made that shares memory with its first argument. Nobody's life is prolonged by it but the argument's."""
+    """What one call made that shares memory with its first argument.
 
-    __slots__ = ("args", "base", "function", "is_several", "kwargs", "views")
+    Most views are never changed, nor is what they are views of; so they are not noted one by one: each holds its group, and
+    whoever must find them asks the garbage collector who does.
+    """
+
+    __slots__ = ("args", "base", "function", "kwargs")
 
     def __init__(
-        self,
-        base: LazyTensor,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        views: list[weakref.ref[LazyTensor]],
-        is_several: bool,
+        self, base: LazyTensor, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.base = base
         self.function = function
         self.args = args
         self.kwargs = kwargs
-        self.views = views
-        self.is_several = is_several
 
-    def index_of(self, view: LazyTensor) -> int | None:
-        """Which of several results a view is."""
-        if not self.is_several:
-            return None
-        return next(number for number, reference in enumerate(self.views) if reference() is view)
+    def in_use(self) -> list[tuple[LazyTensor, int | None]]:
+        """The views that somebody still holds, and which of the call's results each is."""
+        holders = [holder for holder in gc.get_referrers(self) if type(holder) is tuple and len(holder) == 2]
+        found: list[tuple[LazyTensor, int | None]] = []
+        for holder in holders:
+            found += [(view, holder[1]) for view in gc.get_referrers(holder) if type(view) is LazyTensor]
+        return found
 
 
 def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
