@@ -125,7 +125,12 @@ def _without(value: Any, key: Any) -> str:
         )
     if isinstance(value, (list, tuple)) and isinstance(key, int):
         return f"a sequence of {len(value)} has no item {key}"
-    return f"{value!r:.60} ({type(value).__name__}) has no {key!r}"
+    if isinstance(key, str) and hasattr(value, key):
+        # The value is the user's own, and an attribute where a field is wanted the likeliest slip.
+        advice = f" (it has an attribute of that name: write fb.InputTransform(operator.attrgetter({key!r})))"
+    else:
+        advice = ""
+    return f"{value!r:.60} ({type(value).__name__}) has no field {key!r}{advice}"
 
 
 class Slice(Block):

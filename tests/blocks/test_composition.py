@@ -76,8 +76,10 @@ def test_record_says_which_field_is_missing() -> None:
         block.eval({"left": 1, "up": 2})
     with pytest.raises(fb.MissingKeyError, match=r"a sequence of 1 has no item 1"):
         fb.Record((fb.Scalar(), fb.Scalar())).eval([1])
-    with pytest.raises(fb.MissingKeyError, match=r"5 \(int\) has no 'a'"):
+    with pytest.raises(fb.MissingKeyError, match=r"5 \(int\) has no field 'a', which"):
         fb.Record({"a": fb.Scalar()}).eval(5)
+    with pytest.raises(fb.MissingKeyError, match=r"write fb.InputTransform\(operator.attrgetter\('imag'\)\)"):
+        fb.Record({"imag": fb.Scalar()}).eval(5)
 
 
 def test_record_of_names_that_cannot_be_sorted() -> None:
