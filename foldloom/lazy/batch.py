@@ -13,7 +13,7 @@ from foldloom.engine import Planned, execute, prepare
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.lazy.cell import cell_of_module, find_cell, paths_of_cells
 from foldloom.lazy.fibers import Fibers
-from foldloom.lazy.mode import RecordingMode, modules_recorded
+from foldloom.lazy.mode import RecordingMode, watch_modules
 from foldloom.lazy.operations import is_function, kernels_of
 from foldloom.lazy.recorder import Recorder
 from foldloom.lazy.scope import recording_into, scope, user_line
@@ -41,12 +41,13 @@ class Batched:
         outer = scope.recorder
         if outer is not None:
             return self._call_within(outer, examples)
+        watch_modules()
         recorder = Recorder(self.scheduler, self.function, self.cells)
         fibers = Fibers(recorder.advance, noun="example")
         recorder.on_demand = fibers.park
         recorder.fibers = fibers
         try:
-            with recording_into(recorder), modules_recorded():
+            with recording_into(recorder):
                 tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
                     recorder.add_result(outputs, template)
@@ -136,11 +137,12 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         raise RecordingError(
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
+    watch_modules()
     recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
     recorder.on_demand = recorder.advance
     recorder.begin(0)
     try:
-        with recording_into(recorder), modules_recorded(), RecordingMode(recorder):
+        with recording_into(recorder), RecordingMode(recorder):
             yield
         recorder.advance()
     finally:
@@ -172,10 +174,11 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
 
     If the function is a module, its cells are named by their path in it, and the recording can be kept on disk.
     """
+    watch_modules()
     recorder = Recorder(ByDepth(), function)
     recorder.on_demand = partial(_refuse_demand, function)
     try:
-        with recording_into(recorder), modules_recorded():
+        with recording_into(recorder):
             recorder.end_example(*_record_example(recorder, function, args, 0))
         if not isinstance(function, torch.nn.Module):
             return recorder.close()

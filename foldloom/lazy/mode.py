@@ -6,9 +6,7 @@ Calls on values find their way by themselves. Two kinds of call would not be not
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,11 +61,6 @@ def _takes_weights(recorder: Recorder, args: Any, kwargs: dict[str, Any] | None)
     return False
 
 
-_call_module = nn.Module.__call__
-_recordings = 0
-_lock = threading.Lock()
-
-
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     recorder = scope.recorder
     if recorder is not None and (type(module) in MODULES or recorder.names_cells):
@@ -80,17 +73,11 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return module._call_impl(*args, **kwargs)
 
 
-@contextmanager
-def modules_recorded() -> Iterator[None]:
-    """While anything is being recorded in any thread, calls of modules pass by here."""
-    global _recordings
-    with _lock:
-        _recordings += 1
+def watch_modules() -> None:
+    """From the first recording on, calls of modules pass by here. Where nothing is recorded it makes no difference.
+
+    It is never undone, because changing a method of all modules makes Python forget what it knows of every one of them, which
+    takes longer than recording a small tree.
+    """
+    if nn.Module.__call__ is not _call_or_record:
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        with _lock:
-            _recordings -= 1
-            if not _recordings:
-                nn.Module.__call__ = _call_module  # type: ignore[method-assign]

@@ -729,9 +729,9 @@ class Recorder:
             for number, view in enumerate(result):
                 view._source = (group, number)
         try:
-            base._views.append(group)
+            base._views.append(weakref.ref(group))
         except AttributeError:
-            base._views = [group]
+            base._views = [weakref.ref(group)]
 
     def _call_in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = args[0] if args else kwargs.get("input")
@@ -790,11 +790,12 @@ class Recorder:
     def _refresh_views(self, base: LazyTensor) -> None:
         """Let every view of a changed value that is still in use stand for the same part of what it has become."""
         kept = []
-        for group in getattr(base, "_views", ()):
-            alive = group.in_use()
-            if not alive:
+        for reference in getattr(base, "_views", ()):
+            group = reference()
+            if group is None:
                 continue
-            kept.append(group)
+            kept.append(reference)
+            alive = group.in_use()
             fresh = self.call_function(group.function, (base, *group.args), group.kwargs)
             for view, index in alive:
                 one = fresh if index is None else fresh[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class LazyTensor:
     __slots__ = ("_depth", "_recorder", "_source", "_type", "_value", "_views")
 
     _value: Any
-    _views: list[Views]
+    _views: list[weakref.ref[Views]]
     """What was made of it that shares its memory; a change in place must reach them."""
     _source: tuple[Views, int | None]
     """If it is a view itself: among which, and which of them."""
@@ -170,7 +171,7 @@ class Views:
     whoever must find them asks the garbage collector who does.
     """
 
-    __slots__ = ("args", "base", "function", "kwargs")
+    __slots__ = ("__weakref__", "args", "base", "function", "kwargs")
 
     def __init__(
         self, base: LazyTensor, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
