@@ -59,6 +59,8 @@ class Columns:
         self.value_count = 0
         self.first_value = 0
         """Values below this were computed by earlier parts."""
+        self.base_depth = 0
+        """The greatest depth of earlier parts: depths go on from there, so that all of a part begins at one."""
 
     def add_op(self, op: Op) -> int:
         self.ops.append(op)
@@ -127,13 +129,14 @@ class Columns:
         new_ops = np.unique(op_of_node)
         number_of_op = np.zeros(len(self.ops), np.int64)
         number_of_op[new_ops] = np.arange(len(new_ops)) + len(earlier_ops)
+        depth = np.array(self.depth_of_node, np.int64)
         nodes_of_example = np.array(self.nodes_of_example, np.int64)
         nodes_of_example[:1] += len(earlier)
         graph = Graph(
             ops=(*earlier_ops, *[self.ops[op] for op in new_ops.tolist()]),
             op_of_node=np.concatenate([op_of_earlier, number_of_op[op_of_node]]),
             operands=values[: len(operands)],
-            depth_of_node=np.concatenate([np.zeros(len(earlier), np.int64), np.array(self.depth_of_node, np.int64)]),
+            depth_of_node=np.concatenate([np.zeros(len(earlier), np.int64), np.maximum(depth - self.base_depth, 0)]),
             nodes_of_example=nodes_of_example,
             outputs=values[len(operands) :],
             value_count=len(earlier) + self.value_count - self.first_value,
@@ -143,6 +146,7 @@ class Columns:
         self.op_of_node, self.operands, self.lengths, self.depth_of_node = [], [], [], []
         self.outputs, self.nodes_of_example, self.inputs = [], [], {}
         self.first_value = self.value_count
+        self.base_depth = int(depth.max(initial=self.base_depth))
         return part, earlier
 
 

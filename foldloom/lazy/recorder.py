@@ -8,6 +8,7 @@ signature is elsewhere.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -24,7 +25,15 @@ from foldloom.lazy.calls import OPERAND, SHARED, Mark, call_of_template, leaves_
 from foldloom.lazy.cell import Cell, Settings, cell_of_module, unbatchable
 from foldloom.lazy.columns import Columns, InputColumn
 from foldloom.lazy.fibers import Fibers
-from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS, VIEWS, functional_of, with_item, write_view
+from foldloom.lazy.handlers import (
+    HANDLERS,
+    IN_PLACE_OPERATORS,
+    ROW_HANDLERS,
+    VIEWS,
+    functional_of,
+    with_item,
+    write_view,
+)
 from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
 from foldloom.lazy.nesting import Nesting, flatten
 from foldloom.lazy.operations import kernels_of
@@ -119,14 +128,7 @@ class Recorder:
         self._kernel_of_op: dict[Op, Any] = {}
         self._weights: Weights | None = None
         self._device: torch.device | None = None
-        default = str(torch.get_default_dtype()).removeprefix("torch.")
-        complex_default = {"float64": "complex128"}.get(default, "complex64")
-        self._type_of_number = {
-            int: Type((), "int64"),
-            float: Type((), default),
-            bool: Type((), "bool"),
-            complex: Type((), complex_default),
-        }
+        self._type_of_number = _types_of_numbers(torch.get_default_dtype())
         self._column_of_number: dict[type, InputColumn] = {}
         self.given: Any = _Given(self)
 
@@ -149,33 +151,45 @@ class Recorder:
             self._change_mode()
         if settings:
             return self._call_nested(cell, args, settings)
-        first_value = self._columns.first_value
+        columns = self._columns
         operands: list[int] = []
-        types: list[Type] = []
-        depth = 0
+        key: list[Any] = [cell]
+        depth = columns.base_depth
         for arg in args:
             if type(arg) is LazyTensor:
-                if arg._recorder is not self or arg._type.ragged:
-                    arg = self.dense(self._add_other_input(cell, arg))
-                value = arg._value
-                operands.append(value)
-                types.append(arg._type)
-                if arg._depth > depth and value >= first_value:
+                if arg._recorder is not self:
+                    arg = self._add_other_input(cell, arg)
+                operands.append(arg._value)
+                key.append(arg._type)
+                if arg._depth > depth:
                     depth = arg._depth
                 continue
-            if isinstance(arg, _CONTAINERS):
-                return self._call_nested(cell, self._without_done(args, operands, types), settings)
             column = self._column_of_number.get(type(arg))
             if column is not None:
-                operands.append(self._columns.add_input(column, arg))
-                types.append(column.type)
+                operands.append(columns.add_input(column, arg))
+                key.append(column.type)
+            elif isinstance(arg, _CONTAINERS):
+                return self._call_nested(cell, self._without_done(args, operands, key[1:]), settings)
             else:
                 handle = self._add_other_input(cell, arg)
                 operands.append(handle._value)
-                types.append(handle._type)
-        known = self._calls.get((cell, *types))
+                key.append(handle._type)
+        frozen = tuple(key)
+        known = self._calls.get(frozen)
         if known is None:
-            known = self._new_cell_call((cell, *types), cell, tuple(types), None, ())
+            if any(type.ragged for type in key[1:]):
+                handles = [LazyTensor(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
+                return self.call(cell, tuple([self.dense(handle) for handle in handles]), settings)
+            known = self._new_cell_call(frozen, cell, frozen[1:], None, ())
+        if known.returns_pair:
+            depth += 1
+            columns.op_of_node.append(known.op_number)
+            columns.operands += operands
+            columns.depth_of_node.append(depth)
+            value = columns.value_count
+            columns.value_count = value + 2
+            first, second = known.output_types
+            return LazyTensor(self, value, first, depth), LazyTensor(self, value + 1, second, depth)
         return self._add_node(known, operands, depth + 1)
 
     def _without_done(self, args: tuple[Any, ...], operands: list[int], types: list[Type]) -> tuple[Any, ...]:
@@ -217,7 +231,7 @@ class Recorder:
         """Any node: operands and outputs may be ragged."""
         columns = self._columns
         operands: list[int] = []
-        depth, rows = 0, 0
+        depth, rows = columns.base_depth, 0
         for handle in handles:
             if handle._type.ragged:
                 operands += handle._value
@@ -225,7 +239,7 @@ class Recorder:
                 columns.lengths.append(rows)
             else:
                 operands.append(handle._value)
-            if handle._depth > depth and self._is_pending(handle):
+            if handle._depth > depth:
                 depth = handle._depth
         types = known.output_types
         if not any(type.ragged for type in types):
@@ -244,12 +258,6 @@ class Recorder:
                 columns.value_count = value + 1
                 outputs.append(LazyTensor(self, value, type, depth + 1))
         return rebuilt(known.returns, iter(outputs))
-
-    def _is_pending(self, handle: LazyTensor) -> bool:
-        """Whether it is still to be computed, or part of it is."""
-        value = handle._value
-        last = max(value, default=-1) if handle._type.ragged else value
-        return bool(last >= self._columns.first_value)
 
     def _new_cell_call(
         self, key: tuple[Any, ...], cell: Cell, types: tuple[Type, ...], nesting: Nesting, settings: Settings
@@ -277,14 +285,11 @@ class Recorder:
                 single = len(args) == 1
                 known = self._calls.get((function, x._type) if single else (function, x._type, y._type))
                 if known is not None and known.is_simple:
-                    columns, value, other = self._columns, x._value, y._value
-                    first_value = columns.first_value
-                    depth = x._depth if value >= first_value else 0
-                    if y._depth > depth and other >= first_value:
-                        depth = y._depth
-                    depth += 1
+                    columns = self._columns
+                    depth = x._depth if x._depth > y._depth else y._depth
+                    depth = (depth if depth > columns.base_depth else columns.base_depth) + 1
                     columns.op_of_node.append(known.op_number)
-                    columns.operands += (value,) if single else (value, other)
+                    columns.operands += (x._value,) if single else (x._value, y._value)
                     columns.depth_of_node.append(depth)
                     value = columns.value_count
                     columns.value_count = value + 1
@@ -294,10 +299,9 @@ class Recorder:
             result = handler(self, args, kwargs or {})
             if result is not NotImplemented:
                 return result
-        first_value = self._columns.first_value
         key: list[Any] = [function]
         operands: list[Any] = []
-        depth = 0
+        depth = self._columns.base_depth
         is_ragged = False
         if kwargs:
             # Settings by name are many and mostly plain: all of them in one go.
@@ -312,13 +316,12 @@ class Recorder:
                 if kind is LazyTensor:
                     if item._recorder is not self:
                         return self._first_call(function, tuple(args), kwargs or {})[0]
-                    value = item._value
                     key.append(item._type)
                     if item._type.ragged:
                         is_ragged = True
                     else:
-                        operands.append(value)
-                        if item._depth > depth and value >= first_value:
+                        operands.append(item._value)
+                        if item._depth > depth:
                             depth = item._depth
                 elif kind is _Parameter:
                     key.append(id(item))
@@ -478,18 +481,16 @@ class Recorder:
             return NotImplemented
         if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
             self._change_mode()
-        first_value = self._columns.first_value
         key: list[Any] = [module, module.training]
         operands: list[int] = []
-        depth = 0
+        depth = self._columns.base_depth
         for arg in args:
             for item in arg if type(arg) is tuple else (arg,):
                 if type(item) is not LazyTensor or item._recorder is not self or item._type.ragged:
                     return self._call_new_module(module, args)
-                value = item._value
                 key.append(item._type)
-                operands.append(value)
-                if item._depth > depth and value >= first_value:
+                operands.append(item._value)
+                if item._depth > depth:
                     depth = item._depth
         frozen = tuple(key)
         known = self._calls.get(frozen)
@@ -909,18 +910,18 @@ class Recorder:
 
     def _count_segments(self) -> list[int]:
         """Nodes of each example. Where examples took turns within one part, all count as the first one's."""
-        ends = [start for _, start in self._segments[1:]] + [len(self._columns.op_of_node)]
-        segments = [
-            (example, end - start) for (example, start), end in zip(self._segments, ends, strict=True) if end > start
-        ]
-        examples = [example for example, _ in segments]
-        counts = [0] * max(
-            len(self._results), self.example + 1 if not self._results else 0, *[e + 1 for e in examples], 0
-        )
-        in_turn = examples == sorted(set(examples))
-        for example, count in segments:
-            counts[example if in_turn else 0] += count
+        segments, total = self._segments, len(self._columns.op_of_node)
         self._segments = [(self.example, 0)]
+        count = len(self._results) or self.example + 1
+        if count == 1:
+            return [total]
+        counts = [0] * count
+        ends = [*[start for _, start in segments[1:]], total]
+        filled = [(example, end - start) for (example, start), end in zip(segments, ends, strict=True) if end > start]
+        examples = [example for example, _ in filled]
+        in_turn = examples == sorted(set(examples))
+        for example, size in filled:
+            counts[example if in_turn else 0] += size
         return counts
 
     # ---- Ends.
@@ -1024,6 +1025,17 @@ class _Given:
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         self._recorder.backward(handle, args, kwargs)
+
+
+@functools.cache
+def _types_of_numbers(default: torch.dtype) -> dict[type, Type]:
+    name = str(default).removeprefix("torch.")
+    return {
+        int: Type((), "int64"),
+        float: Type((), name),
+        bool: Type((), "bool"),
+        complex: Type((), {"float64": "complex128"}.get(name, "complex64")),
+    }
 
 
 def _code(leaf: Any) -> Hashable | Mark:
