@@ -31,6 +31,7 @@ from benchmarks.corpora import (
 )
 from examples.bilstm_tagger import BiLSTMTagger
 from examples.character_tagger import CharacterTagger, Token
+from examples.common import Phrase
 from examples.transition_parser import TransitionParser
 from examples.tree_lstm import TreeLSTM
 
@@ -147,8 +148,47 @@ class CharacterTagging(Task):
         return len(example) + sum(len(token.characters) for token in example if token.word is None)
 
 
+class _Read(nn.Module):
+    def __init__(self, model: TreeLSTM) -> None:
+        super().__init__()
+        self.embed, self.leaf = model.embed, model.leaf
+
+    def forward(self, word: Tensor) -> tuple[Tensor, Tensor]:
+        return self.leaf(self.embed(word))  # type: ignore[no-any-return]
+
+
+class _Loss(nn.Module):
+    def __init__(self, model: TreeLSTM) -> None:
+        super().__init__()
+        self.classify = model.classify
+
+    def forward(self, state: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(self.classify(state), label, reduction="none")
+
+
+class TreeLSTMInCells(nn.Module):
+    """The same program with what always goes together in one cell: reading a word, merging, judging a state."""
+
+    def __init__(self, model: TreeLSTM) -> None:
+        super().__init__()
+        self.read, self.merge, self.loss = fl.cell(_Read(model)), fl.cell(model.merge), fl.cell(_Loss(model))
+
+    def forward(self, phrase: Phrase) -> Tensor:
+        read, merge, loss = self.read, self.merge, self.loss
+        losses: list[Tensor] = []
+
+        def visit(part: Phrase) -> tuple[Tensor, Tensor]:
+            state = read(part.word) if part.parts is None else merge(visit(part.parts[0]), visit(part.parts[1]))
+            losses.append(loss(state[0], part.sentiment))
+            return state  # type: ignore[no-any-return]
+
+        visit(phrase)
+        return torch.stack(losses).sum()
+
+
 class TreeSentiment(Task):
-    cells = ("embed", "leaf", "merge", "classify")
+    def with_cells(self) -> TreeLSTMInCells:
+        return TreeLSTMInCells(self.model)
 
     def __init__(self, folder: Path | None, count: int) -> None:
         trees, words = labelled_trees(folder, count)
