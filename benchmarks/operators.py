@@ -30,7 +30,10 @@ import torch
 
 import foldloom as fl
 from foldloom import engine
+from foldloom.execution import Kernel
 from foldloom.lazy import lift
+from foldloom.lazy.operations import CELL, DIRECT_RULE, how
+from foldloom.lazy.rules.fallback import ONE_BY_ONE, VMAP
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.plan import Plan
 
@@ -39,6 +42,10 @@ ALIKE = 4
 MOST_SAMPLES = 6
 """Samples of one operator that are tried: the first, the last, and some between."""
 MOST_SAMPLES_OF_VARIANTS = 2
+
+ON_DEMAND = "on demand"
+WAYS = (DIRECT_RULE, CELL, VMAP, ONE_BY_ONE, ON_DEMAND)
+"""How an operator can run, the fastest first."""
 
 RIGHT, WRONG, ERROR, EAGER_FAILS, OUT_OF_SCOPE = "right", "wrong", "error", "eager fails", "out of scope"
 
@@ -53,9 +60,10 @@ class Verdict:
     verdict: str = RIGHT
     detail: str = ""
     dtype: str = ""
-    how: str = ""
+    ways: list[str] = field(default_factory=list)
+    """Which ways its steps went."""
     steps: int = 0
-    """Steps taken by all batches of examples alike, and how many examples they had."""
+    """Steps taken by all batches of examples alike, and how many examples they had. What goes one by one is that many steps."""
     examples: int = 0
     recorded: bool = True
     """Whether all tensors that it gave were values of the batch, not computed at once."""
@@ -66,6 +74,14 @@ class Verdict:
     @property
     def ran_eagerly(self) -> bool:
         return self.verdict in (RIGHT, WRONG, ERROR)
+
+    @property
+    def how(self) -> str:
+        return ", ".join(self.ways)
+
+    @property
+    def slowest_way(self) -> str:
+        return max(self.ways, key=WAYS.index, default="nothing to do")
 
     @property
     def in_fewer_steps(self) -> bool:
@@ -100,6 +116,22 @@ class Outcome:
     gradients: list[torch.Tensor | None]
     draws: bool = False
     """Whether it drew random numbers."""
+
+
+@dataclass
+class Run:
+    """A plan that has run, and what ran it."""
+
+    plan: Plan
+    kernels: Sequence[Kernel | None]
+
+    def ways(self) -> Iterator[tuple[str, int]]:
+        """For each step, which way it went and how often something was called for it."""
+        for step in self.plan.steps:
+            kernel = self.kernels[step.op]
+            assert kernel is not None, "inputs have no steps"
+            way = how(kernel)
+            yield way, step.size if way == ONE_BY_ONE else 1
 
 
 class MismatchError(Exception):
@@ -222,8 +254,8 @@ def eagerly(call: Callable[[Example], Any], example: Example) -> Outcome:
 
 def check_batch(
     call: Callable[[Example], Any], examples: Sequence[Example], expected: Sequence[Outcome], only_shapes: bool
-) -> tuple[list[Plan], bool]:
-    """Run the batch and compare what it gives. Returns the plans that it ran, and whether the outputs come from them."""
+) -> tuple[list[Run], bool]:
+    """Run the batch and compare what it gives. Returns what it ran, and whether the outputs come from that."""
     pairs = [example.fresh() for example in examples]
     # Structures are of no interest here; what is no tensor goes around the batch.
     other_leaves: list[list[Any]] = [[] for _ in examples]
@@ -239,7 +271,7 @@ def check_batch(
         other_leaves[number] = [leaf for leaf in leaves(output) if not isinstance(leaf, (torch.Tensor, LazyTensor))]
         return tensors(output)
 
-    with plans_noted() as plans:
+    with runs_noted() as runs:
         found = fl.batch(program)(list(range(len(examples))))
     for (fresh, sources), outcome, given, others in zip(pairs, expected, found, other_leaves, strict=True):
         check_others(others, outcome.output)
@@ -249,7 +281,7 @@ def check_batch(
             gradients_found = gradients(fresh.comparable, output, sources, differentiable(outcome.output))
             check_gradients(gradients_found, outcome.gradients)
     # Without any step, either nothing was to be computed or it was computed at once.
-    return plans, all_lazy and (all_given or any(plan.steps for plan in plans))
+    return runs, all_lazy and (all_given or any(run.plan.steps for run in runs))
 
 
 def differentiable(output: Any) -> list[bool]:
@@ -393,11 +425,13 @@ def judge_batch(
     counted: bool,
 ) -> None:
     try:
-        plans, recorded = check_batch(call, examples, expected, only_shapes)
+        runs, recorded = check_batch(call, examples, expected, only_shapes)
         if counted:
             verdict.recorded &= recorded
-            verdict.how, steps = _how_it_ran(plans, recorded)
-            verdict.steps += steps
+            ways = [way for run in runs for way in run.ways()]
+            found = {*verdict.ways, *[way for way, _ in ways], *([] if recorded else [ON_DEMAND])}
+            verdict.ways = sorted(found, key=WAYS.index)
+            verdict.steps += sum(calls for _, calls in ways)
             verdict.examples += len(examples)
     except MismatchError as mismatch:
         verdict.verdict, verdict.detail = WRONG, f"{label}: {described(mismatch)}"
@@ -414,28 +448,21 @@ def described(error: BaseException) -> str:
 
 
 @contextmanager
-def plans_noted() -> Iterator[list[Plan]]:
-    """The plans that are run within."""
-    plans: list[Plan] = []
+def runs_noted() -> Iterator[list[Run]]:
+    """The plans that are run within, with the kernels that ran them."""
+    runs: list[Run] = []
     run_plan = vars(engine)["run_plan"]
 
-    def noting(plan: Plan, *args: Any) -> Any:
-        plans.append(plan)
-        return run_plan(plan, *args)
+    def noting(plan: Plan, inputs: Any, kernels: Sequence[Kernel | None], *args: Any) -> Any:
+        result = run_plan(plan, inputs, kernels, *args)
+        runs.append(Run(plan, kernels))
+        return result
 
     vars(engine)["run_plan"] = noting
     try:
-        yield plans
+        yield runs
     finally:
         vars(engine)["run_plan"] = run_plan
-
-
-def _how_it_ran(plans: Sequence[Plan], recorded: bool) -> tuple[str, int]:
-    """By which kind of rule the operator ran, and in how many steps."""
-    steps = sum(len(plan.steps) for plan in plans)
-    if not recorded:
-        return "at once", steps
-    return ("on demand" if len(plans) > 1 else "recorded"), steps
 
 
 # Many operators, in processes that may crash or hang.
@@ -519,7 +546,7 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "errors": sum(verdict.verdict == ERROR for verdict in ran),
         "in fewer steps than examples, %": round(100 * sum(verdict.in_fewer_steps for verdict in ran) / count, 1),
         "only shapes and dtypes compared": sum(verdict.only_shapes for verdict in ran),
-        "how": dict(Counter(verdict.how or "-" for verdict in ran).most_common()),
+        "slowest way": dict(Counter(verdict.slowest_way for verdict in ran if verdict.verdict == RIGHT).most_common()),
     }
 
 
@@ -538,7 +565,9 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
         lines.append(f"| {name} | {shown} |")
     lines += [
         "",
-        f"*Steps* are those of all batches of {ALIKE} examples alike, of examples. *Forms* are those that were tried: the function, the "
+        "*How* is by a rule of its own, through `torch.vmap`, one by one within a step, or on demand, at once, because what it "
+        "returns depends on values or on memory; several where samples differ. "
+        f"*Steps* are those of all batches of {ALIKE} examples alike, of examples; what goes one by one counts as a step each. *Forms* are those that were tried: the function, the "
         "method, the method that works in place. Where *compared* says shapes, the operator draws random numbers or leaves "
         "memory uninitialised, and values cannot be compared.",
         "",

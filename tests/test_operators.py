@@ -129,7 +129,7 @@ def test_workers_that_die_or_hang_are_replaced() -> None:
 
 def test_the_table() -> None:
     verdicts = [
-        Verdict("b", steps=1, examples=4, how="recorded", variants=["function", "method"]),
+        Verdict("b", steps=1, examples=4, ways=["direct rule", "vmap"], variants=["function", "method"]),
         Verdict("a", WRONG, "output 0 | differs", steps=4, examples=4),
         Verdict("c", OUT_OF_SCOPE, "it takes no tensors"),
     ]
@@ -139,7 +139,7 @@ def test_the_table() -> None:
     table = operators.markdown(verdicts).splitlines()
     assert table[-3].startswith("| `a` | **wrong** |")
     assert table[-3].endswith("output 0 \\| differs |")
-    assert table[-2].startswith("| `b` | right | recorded | 1/4 | function, method |")
+    assert table[-2].startswith("| `b` | right | direct rule, vmap | 1/4 | function, method |")
     assert table[-1].startswith("| `c` | **out of scope** |")
 
 

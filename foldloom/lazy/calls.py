@@ -100,10 +100,27 @@ def leaves_of(value: Any, leaves: list[Any]) -> Hashable:
     return None
 
 
+class Constant(NamedTuple):
+    """Stands in a nesting for a leaf that is always the same."""
+
+    value: Any
+
+
+def with_constants(nesting: Any, leaves: Iterator[Any], is_constant: Callable[[Any], bool]) -> Any:
+    """The nesting with some of its leaves in it, so that the others suffice to rebuild it."""
+    if nesting is None:
+        leaf = next(leaves)
+        return Constant(leaf) if is_constant(leaf) else None
+    kind, keys, nestings = nesting
+    return kind, keys, tuple([with_constants(item, leaves, is_constant) for item in nestings])
+
+
 def rebuilt(nesting: Any, leaves: Iterator[Any]) -> Any:
     """The inverse of `leaves_of`."""
     if nesting is None:
         return next(leaves)
+    if type(nesting) is Constant:
+        return nesting.value
     kind, keys, nestings = nesting
     items = [rebuilt(item, leaves) for item in nestings]
     if kind is dict:

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foldloom.lazy.calls import function_named
-from foldloom.lazy.rules.base import forms
-from foldloom.lazy.rules.indexing import take
+from foldloom.errors import ArgumentError
+from foldloom.lazy.calls import function_named, leaves_of, rebuilt
+from foldloom.lazy.rules import batched_form
+from foldloom.lazy.rules.base import DENSE, forms
+from foldloom.lazy.rules.fallback import NOT_BY_VMAP, with_gradient_of_its_own
+from foldloom.lazy.rules.indexing import set_each, take
+from foldloom.lazy.scope import recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
 
 if TYPE_CHECKING:
@@ -35,10 +39,13 @@ VIEWS = frozenset(
 IN_PLACE_OPERATORS = {
     torch.Tensor.__iadd__: operator.add, torch.Tensor.__isub__: operator.sub, torch.Tensor.__imul__: operator.mul,
     torch.Tensor.__itruediv__: operator.truediv, torch.Tensor.__ifloordiv__: operator.floordiv,
-    torch.Tensor.__imod__: operator.mod, torch.Tensor.__iand__: operator.and_, torch.Tensor.__ior__: operator.or_,
+    torch.Tensor.__imod__: operator.mod, torch.Tensor.__iand__: torch.bitwise_and, torch.Tensor.__ior__: torch.bitwise_or,
     torch.Tensor.__ixor__: operator.xor, torch.Tensor.__ilshift__: operator.lshift,
     torch.Tensor.__irshift__: operator.rshift, torch.Tensor.__ipow__: operator.pow,
 }  # fmt: skip
+
+_OTHER_MEANING = frozenset(("fill", "random", "normal", "uniform", "exponential", "geometric", "resize", "resize_as"))
+"""Names of functions that do something else than the methods of these names that work in place."""
 
 _functional: dict[Any, Callable[..., Any]] = dict(IN_PLACE_OPERATORS)
 
@@ -50,13 +57,25 @@ def functional_of(function: Any) -> Callable[..., Any]:
         name = function.__name__[:-1]
         for owner in (torch.Tensor, torch, torch.nn.functional):
             twin = getattr(owner, name, None)
-            if callable(twin) and name not in ("fill", "random", "normal", "uniform", "exponential", "geometric"):
-                known = twin
+            if callable(twin) and name not in _OTHER_MEANING:
+                known = _as_a_value(twin) if twin in VIEWS else twin
                 break
         else:
             known = _on_a_copy(function)
         _functional[function] = known
     return known
+
+
+def _as_a_value(view: Any) -> Callable[..., Any]:
+    """The same, but what it returns is no view: a value that has changed its shape (`x.t_()`) is not a view of itself."""
+
+    def changed(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return view(target, *args, **kwargs)
+
+    changed.__name__ = view.__name__
+    changed.__qualname__ = f"changed_by_{view.__name__}_"
+    DENSE[changed] = lambda call: batched_form(call._replace(function=view))
+    return changed
 
 
 def _on_a_copy(function: Any) -> Callable[..., Any]:
@@ -73,6 +92,9 @@ def with_item(target: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     copy = target.clone()
     copy[index] = value
     return copy
+
+
+DENSE[with_item] = set_each
 
 
 def write_view(
@@ -174,6 +196,37 @@ def _flip(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     return LazyTensor(recorder, values._value[::-1], values._type, values._depth)
 
 
+def _same_as(function: Any) -> Handler:
+    """For a function that is called by another name."""
+    return lambda recorder, args, kwargs: recorder.call_function(function, args, kwargs)
+
+
+def _by_memory(function: Any) -> Handler:
+    """For functions that look at how a tensor lies in memory. One that was given lies as it lies, one that is computed has its
+    numbers in order; but a view lies where that of which it is a view would have been."""
+
+    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        values = args[0] if args else kwargs.get("input")
+        if type(values) is not LazyTensor:
+            return NotImplemented
+        if getattr(values, "_source", None) is not None:
+            raise ArgumentError(
+                f"`{function.__name__}` of a view, whose place in memory is not known before it is computed. Write it for the tensor "
+                f"that this is a view of, or take a copy first (`x.clone()`)\n  in example {recorder.example}, at {user_line()}"
+            )
+        if values._recorder is not recorder.given:
+            return NotImplemented
+        leaves: list[Any] = []
+        nesting = leaves_of((tuple(args), kwargs), leaves)
+        tensors = [recorder.value_of(recorder.own(leaf)) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+        given_args, given_kwargs = rebuilt(nesting, iter(tensors))
+        with recording_paused():
+            result = with_gradient_of_its_own(function(*given_args, **given_kwargs))
+        return recorder.lift(result, ragged=False)
+
+    return handle
+
+
 def _demand(name: str) -> Handler:
     def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
         return getattr(args[0], name)(*args[1:], **kwargs) if type(args[0]) is LazyTensor else NotImplemented
@@ -183,6 +236,9 @@ def _demand(name: str) -> Handler:
 
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(forms("stack"), _stack),
+    **{function: _by_memory(function) for function in NOT_BY_VMAP},
+    operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place
+    operator.or_: _same_as(torch.bitwise_or),
     torch.Tensor.__getitem__: _getitem,
     **{
         getattr(torch.Tensor, name): _demand(name)

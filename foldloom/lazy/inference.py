@@ -16,19 +16,19 @@ from torch._subclasses.fake_tensor import (
 
 from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import Type
-from foldloom.lazy.calls import Call, Operand, leaves_of
+from foldloom.lazy.calls import Call, Operand, leaves_of, with_constants
 from foldloom.lazy.scope import recording_paused
 
 
 class Returned(NamedTuple):
-    """The nesting of what a function returns, and its leaves: types of tensors, and whatever else there is."""
+    """What a function returns: the types of its tensors, and the nesting that they are in, with whatever else there is."""
 
     nesting: Any
-    leaves: tuple[Any, ...]
+    leaves: tuple[Type, ...]
 
     @property
     def types(self) -> tuple[Type, ...]:
-        return tuple([leaf for leaf in self.leaves if isinstance(leaf, Type)])
+        return self.leaves
 
 
 class NeedsValuesError(Exception):
@@ -36,42 +36,64 @@ class NeedsValuesError(Exception):
 
 
 def inferred(call: Call) -> Returned:
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with recording_paused(), torch.no_grad():
-        try:
-            with mode:
-                blocks = [torch.empty(type.shape, dtype=dtype_of(type)) for type in call.operands]
-            weights = {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _weights(call)}
-            args, kwargs = _with_fake_weights(call.filled(blocks), weights)
-            with mode:
-                result = call.function(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+    try:
+        result = _without_data(call)
+    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+        raise NeedsValuesError from error
+    except (NotImplementedError, AssertionError) as error:
+        raise NeedsValuesError from error
+    except Exception as error:
+        if _runs_on_ones(call):
             raise NeedsValuesError from error
-        except (NotImplementedError, AssertionError) as error:
-            raise NeedsValuesError from error
+        raise
     leaves: list[Any] = []
     nesting = leaves_of(result, leaves)
-    return Returned(nesting, tuple([_type_of_leaf(leaf) for leaf in leaves]))
+    types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
+    if len(types) < len(leaves):
+        nesting = with_constants(nesting, iter(leaves), lambda leaf: not isinstance(leaf, torch.Tensor))
+    return Returned(nesting, types)
 
 
-def _type_of_leaf(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    if not isinstance(leaf, FakeTensor) or leaf.layout is not torch.strided:
+def _without_data(call: Call) -> Any:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with recording_paused(), torch.no_grad():
+        with mode:
+            blocks = [torch.empty(type.shape, dtype=dtype_of(type)) for type in call.operands]
+        weights = {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _weights(call)}
+        args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
+        with mode:
+            return call.function(*args, **kwargs)
+
+
+def _runs_on_ones(call: Call) -> bool:
+    """Whether only the inference fails, which has its gaps, and not the call."""
+    with recording_paused(), torch.no_grad(), torch.random.fork_rng(devices=()):
+        blocks = [torch.ones(type.shape, dtype=dtype_of(type)) for type in call.operands]
+        weights = {id(tensor): tensor.detach().clone() for tensor in _weights(call)}
+        args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
+        try:
+            call.function(*args, **kwargs)
+        except Exception:
+            return False
+        return True
+
+
+def _type_of(tensor: torch.Tensor) -> Type:
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
         raise NeedsValuesError
-    return type_of(leaf)
+    return type_of(tensor)
 
 
 def _weights(call: Call) -> list[torch.Tensor]:
     return [tensor for tensor in call.tensors() if not isinstance(tensor, Operand)]
 
 
-def _with_fake_weights(value: Any, fakes: Mapping[int, torch.Tensor]) -> Any:
+def _with_weights_replaced(value: Any, others: Mapping[int, torch.Tensor]) -> Any:
     kind = type(value)
     if isinstance(value, torch.Tensor):
-        return fakes.get(id(value), value)
+        return others.get(id(value), value)
     if kind is tuple or kind is list:
-        return kind([_with_fake_weights(item, fakes) for item in value])
+        return kind([_with_weights_replaced(item, others) for item in value])
     if kind is dict:
-        return {key: _with_fake_weights(item, fakes) for key, item in value.items()}
+        return {key: _with_weights_replaced(item, others) for key, item in value.items()}
     return value

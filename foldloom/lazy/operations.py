@@ -13,7 +13,11 @@ from foldloom.graph import Op
 from foldloom.lazy.calls import call_of_template, function_named
 from foldloom.lazy.cell import find_cell
 from foldloom.lazy.rules import batched_form, ragged_form
+from foldloom.lazy.rules.fallback import Fallback
+from foldloom.lazy.rules.modules import flat_results
 from foldloom.lazy.weights import Weights
+
+DIRECT_RULE, CELL = "direct rule", "cell"
 
 
 def kernels_of(ops: Sequence[Op], owner: object, weights: Weights) -> list[Kernel | None]:
@@ -43,21 +47,22 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
     run = ragged_form(call) if is_ragged else batched_form(call)
     assert run is not None, "a ragged call is only recorded where there is a rule for it"
 
+    count = len(op.outputs)
+
     def kernel(*blocks: Any) -> Sequence[Any]:
-        result = run(*blocks)
-        if type(result) is tuple:
-            return _flat(result)
-        return (result,) if not isinstance(result, (tuple, list)) else _flat(result)
+        leaves = flat_results(run(*blocks))
+        return leaves if len(leaves) == count else [leaf for leaf in leaves if leaf is not None]
 
     made = Kernel(op, kernel)
     made.form = run
     return made
 
 
-def _flat(result: Sequence[Any]) -> Sequence[Any]:
-    if any(isinstance(item, (tuple, list)) for item in result):
-        return [leaf for item in result for leaf in (_flat(item) if isinstance(item, (tuple, list)) else (item,))]
-    return result
+def how(kernel: Kernel) -> str:
+    """Which way the members of a step go: by a rule, by `torch.vmap`, one by one, or as the user's own cell."""
+    if isinstance(kernel.form, Fallback):
+        return kernel.form.how
+    return DIRECT_RULE if is_function(kernel.op) else CELL
 
 
 def _in_mode(call: Callable[..., Any], mode: Any) -> Callable[..., Any]:

@@ -10,20 +10,20 @@ from typing import Any
 
 from foldloom.lazy.calls import Call
 from foldloom.lazy.inference import Returned
-from foldloom.lazy.rules import elementwise, indexing, losses, products, ragged, reductions, shapes
-from foldloom.lazy.rules.base import DENSE, RAGGED
+from foldloom.lazy.rules import attention, elementwise, indexing, losses, products, ragged, reductions, shapes, spatial
+from foldloom.lazy.rules.base import DENSE, RAGGED, canonical
 from foldloom.lazy.rules.fallback import Fallback
 from foldloom.lazy.rules.probe import returned_for_ragged
 
 __all__ = [
-    "batched_form", "elementwise", "has_ragged_rule", "has_rule", "indexing", "losses", "products", "ragged",
-    "ragged_form", "ragged_returned", "reductions", "shapes",
+    "attention", "batched_form", "elementwise", "has_ragged_rule", "has_rule", "indexing", "losses", "products", "ragged",
+    "ragged_form", "ragged_returned", "reductions", "shapes", "spatial",
 ]  # fmt: skip
 
 
 def batched_form(call: Call) -> Callable[..., Any]:
     rule = DENSE.get(call.function)
-    direct = rule(call) if rule is not None else None
+    direct = rule(canonical(call)) if rule is not None else None
     return direct if direct is not None else Fallback(call)
 
 

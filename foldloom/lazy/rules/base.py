@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from foldloom.lazy.calls import Call, Operand
+from foldloom.lazy.calls import Call, Operand, leaves_of, rebuilt
 
 Batched = Callable[..., Any]
 """Takes the blocks of the operands, the batch first, and returns what the function returns, the batch first."""
@@ -53,6 +53,49 @@ def argument(call: Call, position: int, name: str, default: Any = None) -> Any:
     return call.kwargs.get(name, default)
 
 
+def changed(call: Call, position: int, name: str, value: Any) -> Call:
+    """The call with another value for one of its arguments, by position if it was given so."""
+    if len(call.args) > position:
+        return call._replace(args=(*call.args[:position], value, *call.args[position + 1 :]))
+    return call._replace(kwargs={**call.kwargs, name: value})
+
+
+def without(call: Call, *names: str) -> Call:
+    return call._replace(kwargs={name: value for name, value in call.kwargs.items() if name not in names})
+
+
+_ALIASES = {"axis": "dim", "keepdims": "keepdim"}
+
+
+def canonical(call: Call) -> Call:
+    """The call as rules read it: numpy's names for arguments as torch's, and no wish for a layout of memory, which a row of a
+    block cannot have."""
+    kwargs = {_ALIASES.get(name, name): value for name, value in call.kwargs.items() if name != "memory_format"}
+    return call._replace(kwargs=kwargs) if kwargs != call.kwargs else call
+
+
+def applied(call: Call) -> Batched:
+    """The call itself on blocks."""
+    function, (first, *rest), kwargs = call.function, call.args or (None,), call.kwargs
+    if not isinstance(first, Operand) or len(call.operands) > 1:
+        return call.apply
+    if not rest and not kwargs:
+        return function
+    return lambda block: function(block, *rest, **kwargs)
+
+
+def with_members_flattened(call: Call, count: int) -> Batched:
+    """The call itself, where examples have a batch of their own, of this size, as their first dimension."""
+
+    def run(*blocks: torch.Tensor) -> Any:
+        members = len(blocks[0])
+        leaves: list[Any] = []
+        nesting = leaves_of(call.apply(*[block.flatten(0, 1) for block in blocks]), leaves)
+        return rebuilt(nesting, iter([leaf.unflatten(0, (members, count)) for leaf in leaves]))
+
+    return run
+
+
 def shifted(dim: int) -> int:
     """A dimension of one example, counted in the block of all."""
     return dim + 1 if dim >= 0 else dim
@@ -62,3 +105,7 @@ def aligned(block: torch.Tensor, ndim: int) -> torch.Tensor:
     """A block whose members are given dimensions of size one in front, as broadcasting would."""
     missing = ndim - (block.ndim - 1)
     return block if missing <= 0 else block.reshape(block.shape[0], *(1,) * missing, *block.shape[1:])
+
+
+def dtype_name(tensor: Operand | torch.Tensor) -> str:
+    return tensor.type.dtype if isinstance(tensor, Operand) else str(tensor.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What runs where no rule does: `torch.vmap`, and one by one where that cannot."""
+"""What runs where no rule does: `torch.vmap`, and one by one where that cannot or is known to be wrong."""
 
 from __future__ import annotations
 
@@ -6,31 +6,65 @@ from typing import Any
 
 import torch
 
-from foldloom.lazy.calls import Call, leaves_of, rebuilt
+from foldloom.lazy.calls import Call, leaves_of
+from foldloom.lazy.rules.base import DENSE, Batched, forms, register
+
+VMAP, ONE_BY_ONE = "vmap", "one by one"
+
+NOT_BY_VMAP: dict[Any, str] = dict.fromkeys(
+    forms("as_strided as_strided_copy as_strided_scatter"),
+    "it reads memory as it lies there, and a row of a block lies elsewhere than a tensor of its own",
+)
+"""Functions for which `torch.vmap` gives something else than one call for each member, and why."""
 
 
 class Fallback:
-    """The batched form of any call. ``how`` says which way it went, once it has run."""
+    """The batched form of any call, which returns its tensors without their nesting. ``how`` says which way it went, once it
+    has run."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, how: str = VMAP) -> None:
         self._call = call
-        self.how = "vmap"
+        self.how = ONE_BY_ONE if call.function in NOT_BY_VMAP else how
 
-    def __call__(self, *blocks: Any) -> Any:
-        if self.how == "vmap":
+    def __call__(self, *blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.how == VMAP:
             try:
-                return torch.vmap(self._call.apply, randomness="different")(*blocks)
+                found: tuple[torch.Tensor, ...] = torch.vmap(self._tensors_of_one, randomness="different")(*blocks)
+                return found
             except Exception:  # vmap has many ways of saying that it cannot; if the call itself fails, so will the loop
-                self.how = "one by one"
-        return self._one_by_one(blocks)
+                self.how = ONE_BY_ONE
+        # Each operand in memory of its own: the call may change it, or look at what lies around it.
+        outputs = [
+            self._tensors_of_one(*[block[member].clone(memory_format=torch.contiguous_format) for block in blocks])
+            for member in range(len(blocks[0]))
+        ]
+        return tuple([torch.stack(column) for column in zip(*outputs, strict=True)])
 
-    def _one_by_one(self, blocks: tuple[Any, ...]) -> Any:
-        outputs: list[list[torch.Tensor]] = []
-        nesting: Any = None
-        for member in range(len(blocks[0])):
-            leaves: list[Any] = []
-            # A copy of each operand: the call may change it.
-            nesting = leaves_of(self._call.apply(*[block[member] for block in blocks]), leaves)
-            outputs.append(leaves)
-        stacked = [torch.stack(column) for column in zip(*outputs, strict=True)]
-        return rebuilt(nesting, iter(stacked))
+    def _tensors_of_one(self, *members: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves: list[Any] = []
+        leaves_of(self._call.apply(*members), leaves)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if self._call.function in NOT_BY_VMAP:
+            tensors = [with_gradient_of_its_own(tensor) for tensor in tensors]
+        return tuple(tensors)
+
+
+class _GradientOfItsOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> Any:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0].clone()
+
+
+def with_gradient_of_its_own(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, whose gradient will not be a row of a block either: such functions read it as they read memory."""
+    return _GradientOfItsOwn.apply(tensor)  # type: ignore[no-any-return]
+
+
+@register(DENSE, forms("linear_cross_entropy"))
+def linear_cross_entropy(call: Call) -> Batched | None:
+    """In chunks, it computes gradients in advance for those inputs that say they need some; inside `torch.vmap` none does."""
+    return Fallback(call, ONE_BY_ONE) if call.kwargs.get("options") is not None else None

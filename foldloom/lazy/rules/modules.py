@@ -61,6 +61,11 @@ def _on_any_dimensions(module: Any, types: tuple[Type, ...], is_ragged: bool) ->
     return _rows(module) if is_ragged else module
 
 
+def _embedding(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    """Words counted for the scale of their gradients must be those of one example."""
+    return None if module.scale_grad_by_freq else _on_any_dimensions(module, types, is_ragged)
+
+
 def _rows(module: Any) -> BatchedModule:
     return lambda ragged: Ragged(module(ragged.values), ragged.lengths)
 
@@ -130,7 +135,11 @@ def _time_order(
 
 def _sequential(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
     """One operation, if all its parts go number by number or along the last dimension."""
-    if len(types) != 1 or not len(module) or not all(type(part) in _CHAINABLE and not is_hooked(part) for part in module):
+    if (
+        len(types) != 1
+        or not len(module)
+        or not all(type(part) in _CHAINABLE and not is_hooked(part) for part in module)
+    ):
         return None
     return _on_last_dimension(module, types, is_ragged)
 
@@ -146,7 +155,7 @@ MODULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None
     **dict.fromkeys(_ELEMENTWISE, _on_any_dimensions),
     nn.Linear: _on_last_dimension,
     nn.Sequential: _sequential,
-    nn.Embedding: _on_any_dimensions,
+    nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
     nn.LSTMCell: _recurrent_cell,
     nn.GRUCell: _recurrent_cell,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+from string import ascii_letters
 
 import torch
 from torch.nn import functional
 
 from foldloom.lazy.calls import Call, Operand
-from foldloom.lazy.rules.base import DENSE, Batched, argument, forms, register
+from foldloom.lazy.rules.base import DENSE, Batched, aligned, argument, forms, register
+from foldloom.lazy.rules.elementwise import promote_alike
+from foldloom.lazy.rules.fallback import ONE_BY_ONE, Fallback
 
 
 @register(DENSE, forms("linear"))
@@ -19,20 +22,39 @@ def linear(call: Call) -> Batched | None:
     return call.apply
 
 
-@register(DENSE, [*forms("matmul mm mv dot"), operator.matmul])
+@register(DENSE, [*forms("matmul mm mv dot bmm"), operator.matmul])
 def matmul(call: Call) -> Batched | None:
     if len(call.args) != 2 or call.kwargs:
         return None
-    left, right = call.args
-    if isinstance(left, Operand) and isinstance(right, torch.Tensor) and 1 <= right.ndim <= 2:
-        return lambda block: torch.matmul(block, right)
-    if isinstance(left, torch.Tensor) and isinstance(right, Operand):
-        if left.ndim == 2 and right.ndim == 1:
-            return lambda block: functional.linear(block, left)
-        return (lambda block: torch.matmul(left, block)) if left.ndim == right.ndim == 2 else None
-    if isinstance(left, Operand) and isinstance(right, Operand) and 1 <= left.ndim <= 2 and 1 <= right.ndim <= 2:
+    return product(*call.args)
+
+
+def product(left: Operand | torch.Tensor, right: Operand | torch.Tensor) -> Batched | None:
+    """``left @ right``, of blocks for those that are operands."""
+    if not left.ndim or not right.ndim:
+        return None
+    if isinstance(left, torch.Tensor):
+        return _with_shared_left(left, right.ndim)
+    if isinstance(right, torch.Tensor):
+        if right.ndim <= 2:
+            return lambda block: torch.matmul(block, right)
+        return (lambda block: torch.matmul(aligned(block, right.ndim), right)) if left.ndim > 1 else None
+    if left.ndim <= 2 and right.ndim <= 2:
         return _own_matrices(left.ndim == 1, right.ndim == 1)
-    return None
+    if left.ndim == 1 or right.ndim == 1:
+        return None
+    ndim = max(left.ndim, right.ndim)
+    return lambda one, other: torch.matmul(aligned(one, ndim), aligned(other, ndim))
+
+
+def _with_shared_left(left: torch.Tensor, ndim: int) -> Batched | None:
+    if ndim == 1:
+        if left.ndim == 2:
+            return lambda block: functional.linear(block, left)
+        return (lambda block: torch.mv(block, left)) if left.ndim == 1 else None
+    if left.ndim <= 2:
+        return lambda block: torch.matmul(left, block)
+    return lambda block: torch.matmul(left, aligned(block, left.ndim))
 
 
 def _own_matrices(left_is_vector: bool, right_is_vector: bool) -> Batched:
@@ -47,17 +69,75 @@ def _own_matrices(left_is_vector: bool, right_is_vector: bool) -> Batched:
     return product
 
 
+@register(DENSE, forms("addmm addmv baddbmm"))
+def added_product(call: Call) -> Batched | None:
+    """``beta * input + alpha * left @ right``."""
+    if len(call.args) != 3 or set(call.kwargs) - {"beta", "alpha"}:
+        return None
+    input, left, right = call.args
+    both = [one for one in (left, right) if isinstance(one, Operand)]
+    of_product = product(left, right) if both else None
+    if of_product is None or not call.outputs[0].differentiable:
+        return None
+    beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
+    ndim = len(call.outputs[0].shape)
+
+    def run(*blocks: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = of_product(*[blocks[one.number] for one in both])
+        found = found if alpha == 1 else alpha * found
+        if beta == 0:  # then what the input holds does not count, not even if it is no number
+            return found
+        added = aligned(blocks[input.number], ndim) if isinstance(input, Operand) else input
+        return found + (added if beta == 1 else beta * added)
+
+    return run
+
+
+@register(DENSE, forms("outer ger"))
+def outer(call: Call) -> Batched | None:
+    if len(call.args) != 2 or call.kwargs or len(call.operands) != 2 or not promote_alike(call.tensors()):
+        return None
+    return lambda left, right: left.unsqueeze(2) * right.unsqueeze(1)
+
+
+@register(DENSE, [torch.einsum])
+def einsum(call: Call) -> Batched | None:
+    """With one letter more for each operand that has members."""
+    equation, *factors = call.args
+    if len(factors) == 1 and isinstance(factors[0], (tuple, list)):
+        factors = list(factors[0])
+    if type(equation) is not str or "..." in equation or call.kwargs:
+        return None
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    if not arrow:
+        output = "".join(sorted(letter for letter in set(inputs) - {","} if inputs.count(letter) == 1))
+    member = next((letter for letter in ascii_letters if letter not in equation), None)
+    terms = inputs.split(",")
+    if member is None or len(terms) != len(factors):
+        return None
+    marked = [
+        member + term if isinstance(factor, Operand) else term for term, factor in zip(terms, factors, strict=True)
+    ]
+    return call._replace(args=(f"{','.join(marked)}->{member}{output}", *factors)).apply
+
+
 @register(DENSE, forms("bilinear"))
 def bilinear(call: Call) -> Batched | None:
-    return call.apply if all(isinstance(arg, Operand) and arg.ndim for arg in call.args[:2]) else None
+    """The weights are the same for all members."""
+    of_operands = [isinstance(arg, Operand) and arg.ndim for arg in call.args]
+    return call.apply if len(call.operands) == 2 and all(of_operands[:2]) else None
 
 
-@register(DENSE, forms("embedding"))
+@register(DENSE, forms("embedding embedding_bag"))
 def embedding(call: Call) -> Batched | None:
-    input, weight = argument(call, 0, "input"), argument(call, 1, "weight")
-    if not isinstance(input, Operand) or not isinstance(weight, torch.Tensor):
-        return None
-    return call.apply
+    # Torch's own functions of these names take the table first.
+    by_torch = call.function in (torch.embedding, torch.embedding_bag)
+    words = argument(call, 1, "indices") if by_torch else argument(call, 0, "input")
+    table = argument(call, 0 if by_torch else 1, "weight")
+    if argument(call, 3 if by_torch else 5, "scale_grad_by_freq", False):
+        return Fallback(call, ONE_BY_ONE)  # frequencies are counted in one example
+    is_lookup = "bag" not in call.function.__name__
+    return call.apply if is_lookup and isinstance(words, Operand) and isinstance(table, torch.Tensor) else None
 
 
 @register(DENSE, forms("layer_norm rms_norm"))
@@ -76,4 +156,6 @@ def recurrent_cell(call: Call) -> Batched | None:
             return result.unflatten(0, (members, -1))
         return tuple([item.unflatten(0, (members, -1)) for item in result])
 
-    return run if all(len(type.shape) == 2 for type in call.operands) else None
+    state = call.args[1] if len(call.args) > 1 else None
+    own_state = all(isinstance(item, Operand) for item in (state if isinstance(state, (tuple, list)) else (state,)))
+    return run if own_state and all(len(type.shape) == 2 for type in call.operands) else None
