@@ -188,7 +188,7 @@ class TreeLSTMInCells(nn.Module):
 
 class TreeSentiment(Task):
     def with_cells(self) -> TreeLSTMInCells:
-        return TreeLSTMInCells(self.model)
+        return TreeLSTMInCells(self.model)  # type: ignore[arg-type]
 
     def __init__(self, folder: Path | None, count: int) -> None:
         trees, words = labelled_trees(folder, count)

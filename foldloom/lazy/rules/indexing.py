@@ -54,6 +54,8 @@ def getitem(call: Call) -> Batched | None:
     if all(_is_plain(part) for part in parts):
         full = (slice(None), *parts)
         return lambda block: block[full]
+    if isinstance(index, list) and all(type(place) is int for place in index):
+        return lambda block: block[:, index]
     own = _own_places(parts)
     if own is None:
         return None
