@@ -193,8 +193,11 @@ def name_of(function: Callable[..., Any]) -> str:
     """A name under which the function is found again, in this process or, where it can be imported, in another."""
     name = _name_of_function.get(function)
     if name is None:
-        module = getattr(function, "__module__", None) or _owner_of(function)
-        name = f"{module}:{getattr(function, '__qualname__', None) or function.__name__}"
+        if function.__name__ == "__get__":  # of a property, such as `x.T`
+            name = f"torch.Tensor:{getattr(function, '__self__').__name__}.__get__"  # noqa: B009
+        else:
+            module = getattr(function, "__module__", None) or _owner_of(function)
+            name = f"{module}:{getattr(function, '__qualname__', None) or function.__name__}"
         if _function_of_name.get(name, function) is not function:
             name = f"{name}#{len(_function_of_name)}"
         _function_of_name[name] = function
@@ -215,7 +218,8 @@ def function_named(name: str) -> Callable[..., Any]:
         module, _, path = name.partition(":")
         try:
             found: Any = torch.Tensor if module == "torch.Tensor" else importlib.import_module(module)
-            for part in path.split(".")[-1:] if module == "torch.Tensor" else path.split("."):
+            parts = path.split(".")
+            for part in parts[-1:] if module == "torch.Tensor" and parts[-1] != "__get__" else parts:
                 found = getattr(found, part)
         except (ImportError, AttributeError) as error:
             raise CellMismatchError(

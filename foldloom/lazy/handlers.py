@@ -15,7 +15,7 @@ from foldloom.errors import ArgumentError
 from foldloom.lazy.calls import function_named, leaves_of, rebuilt
 from foldloom.lazy.rules import batched_form
 from foldloom.lazy.rules.base import DENSE, forms
-from foldloom.lazy.rules.fallback import NOT_BY_VMAP, with_gradient_of_its_own
+from foldloom.lazy.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.lazy.rules.indexing import set_each, take
 from foldloom.lazy.scope import recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
@@ -236,7 +236,7 @@ def _demand(name: str) -> Handler:
 
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(forms("stack"), _stack),
-    **{function: _by_memory(function) for function in NOT_BY_VMAP},
+    **{function: _by_memory(function) for function in BY_MEMORY},
     operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place
     operator.or_: _same_as(torch.bitwise_or),
     torch.Tensor.__getitem__: _getitem,

@@ -14,6 +14,7 @@ from foldloom.lazy.calls import call_of_template, function_named
 from foldloom.lazy.cell import find_cell
 from foldloom.lazy.rules import batched_form, ragged_form
 from foldloom.lazy.rules.fallback import Fallback
+from foldloom.lazy.rules.losses import without_gradients
 from foldloom.lazy.rules.modules import flat_results
 from foldloom.lazy.weights import Weights
 
@@ -48,9 +49,10 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
     assert run is not None, "a ragged call is only recorded where there is a rule for it"
 
     count = len(op.outputs)
+    run_blocks = without_gradients(call, run)
 
     def kernel(*blocks: Any) -> Sequence[Any]:
-        leaves = flat_results(run(*blocks))
+        leaves = flat_results(run_blocks(*blocks))
         return leaves if len(leaves) == count else [leaf for leaf in leaves if leaf is not None]
 
     made = Kernel(op, kernel)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch.nn import functional
@@ -94,6 +94,11 @@ def with_members_flattened(call: Call, count: int) -> Batched:
         return rebuilt(nesting, iter([leaf.unflatten(0, (members, count)) for leaf in leaves]))
 
     return run
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether an argument is several. An operand is one, although it is a tuple too."""
+    return type(value) in (tuple, list, torch.Size)
 
 
 def shifted(dim: int) -> int:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from foldloom.execution.kernels import type_of
 from foldloom.lazy.calls import Call, leaves_of
 from foldloom.lazy.rules.base import DENSE, Batched, forms, register
 
 VMAP, ONE_BY_ONE = "vmap", "one by one"
 
-NOT_BY_VMAP: dict[Any, str] = dict.fromkeys(
-    forms("as_strided as_strided_copy as_strided_scatter"),
-    "it reads memory as it lies there, and a row of a block lies elsewhere than a tensor of its own",
-)
+BY_MEMORY = frozenset(forms("as_strided as_strided_copy as_strided_scatter"))
+"""Functions that read memory as it lies there; a row of a block lies elsewhere than a tensor of its own."""
+
+NOT_BY_VMAP: dict[Any, str] = {
+    **dict.fromkeys(BY_MEMORY, "it reads the memory of the block"),
+    **dict.fromkeys(forms("linspace logspace"), "it is computed in other steps, which round otherwise"),
+}
 """Functions for which `torch.vmap` gives something else than one call for each member, and why."""
 
 
@@ -30,9 +35,11 @@ class Fallback:
         if self.how == VMAP:
             try:
                 found: tuple[torch.Tensor, ...] = torch.vmap(self._tensors_of_one, randomness="different")(*blocks)
-                return found
             except Exception:  # vmap has many ways of saying that it cannot; if the call itself fails, so will the loop
-                self.how = ONE_BY_ONE
+                found = ()
+            if self._is_of_expected_types(found):
+                return found
+            self.how = ONE_BY_ONE
         # Each operand in memory of its own: the call may change it, or look at what lies around it.
         outputs = [
             self._tensors_of_one(*[block[member].clone(memory_format=torch.contiguous_format) for block in blocks])
@@ -40,11 +47,15 @@ class Fallback:
         ]
         return tuple([torch.stack(column) for column in zip(*outputs, strict=True)])
 
+    def _is_of_expected_types(self, found: Sequence[torch.Tensor]) -> bool:
+        """Some functions are computed in other steps by vmap, and give another dtype."""
+        return [type_of(block[0]) for block in found] == list(self._call.outputs)
+
     def _tensors_of_one(self, *members: torch.Tensor) -> tuple[torch.Tensor, ...]:
         leaves: list[Any] = []
         leaves_of(self._call.apply(*members), leaves)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if self._call.function in NOT_BY_VMAP:
+        if self._call.function in BY_MEMORY:
             tensors = [with_gradient_of_its_own(tensor) for tensor in tensors]
         return tuple(tensors)
 

@@ -48,18 +48,16 @@ def take_each(call: Call) -> Batched | None:
 @register(DENSE, [torch.Tensor.__getitem__])
 def getitem(call: Call) -> Batched | None:
     values, index = call.args
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = index if type(index) is tuple else (index,)
+    own = _own_places(parts, of_members=isinstance(values, Operand))
     if not isinstance(values, Operand):
-        return None
+        return (lambda *blocks: values[own(blocks)]) if own is not None else None
     if all(_is_plain(part) for part in parts):
         full = (slice(None), *parts)
         return lambda block: block[full]
-    if isinstance(index, list) and all(type(place) is int for place in index):
+    if type(index) is list and all(type(place) is int for place in index):
         return lambda block: block[:, index]
-    own = _own_places(parts)
-    if own is None:
-        return None
-    return lambda *blocks: blocks[values.number][own(blocks)]
+    return (lambda *blocks: blocks[values.number][own(blocks)]) if own is not None else None
 
 
 def _is_plain(part: Any) -> bool:
@@ -70,8 +68,10 @@ def _is_static(part: slice) -> bool:
     return not any(isinstance(bound, (Operand, torch.Tensor)) for bound in (part.start, part.stop, part.step))
 
 
-def _own_places(parts: tuple[Any, ...]) -> Callable[[Sequence[torch.Tensor]], tuple[Any, ...]] | None:
-    """An index of a block, where members have whole numbers of their own for the first dimensions."""
+def _own_places(
+    parts: tuple[Any, ...], *, of_members: bool = True
+) -> Callable[[Sequence[torch.Tensor]], tuple[Any, ...]] | None:
+    """An index of a block, or of one table for all, where members have whole numbers of their own for the first dimensions."""
     count = next((number for number, part in enumerate(parts) if not _is_number(part)), len(parts))
     numbers, rest = parts[:count], parts[count:]
     if not any(isinstance(part, Operand) for part in numbers) or not all(
@@ -84,7 +84,7 @@ def _own_places(parts: tuple[Any, ...]) -> Callable[[Sequence[torch.Tensor]], tu
         own = [aligned(blocks[part.number], ndim) if isinstance(part, Operand) else part for part in numbers]
         first = next(block for block in own if isinstance(block, torch.Tensor))
         member = torch.arange(len(blocks[0]), device=first.device).view(-1, *(1,) * ndim)
-        return (member, *own, *rest)
+        return (member, *own, *rest) if of_members else (*own, *rest)
 
     return places
 
@@ -98,7 +98,7 @@ def _is_number(part: Any) -> bool:
 def set_each(call: Call) -> Batched | None:
     """``values[index] = value`` on a copy."""
     values, index, value = call.args
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = index if type(index) is tuple else (index,)
     if not isinstance(values, Operand):
         return None
     own = None if all(_is_plain(part) for part in parts) else _own_places(parts)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from foldloom.lazy.calls import Call, Operand
 from foldloom.lazy.rules.base import DENSE, Batched, argument, register
 from foldloom.lazy.rules.elementwise import promote_alike
+from foldloom.ragged import Ragged
 
 ELEMENTWISE = (
     "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss"
@@ -20,6 +21,30 @@ _OF_ROWS = """
 """
 _WEIGHTED_MEAN = ("mse_loss", "l1_loss", "huber_loss")
 """Those whose mean is divided by the sum of the weights, if there are any."""
+
+
+NOT_DIFFERENTIABLE: dict[Any, tuple[int, str]] = {
+    functional.binary_cross_entropy: (2, "weight"),
+    functional.cross_entropy: (2, "weight"),
+    functional.nll_loss: (2, "weight"),
+    functional.multi_margin_loss: (4, "weight"),
+    functional.soft_margin_loss: (1, "target"),
+}
+"""Arguments that may not ask for a gradient. Of values in a block one may, and then all of them do."""
+
+
+def without_gradients(call: Call, form: Batched) -> Batched:
+    """The same, with the blocks of those arguments detached."""
+    place = NOT_DIFFERENTIABLE.get(call.function)
+    operand = argument(call, *place) if place is not None else None
+    if not isinstance(operand, Operand):
+        return form
+    number = operand.number
+    return lambda *blocks: form(*blocks[:number], _detached(blocks[number]), *blocks[number + 1 :])
+
+
+def _detached(block: torch.Tensor | Ragged) -> torch.Tensor | Ragged:
+    return Ragged(block.values.detach(), block.lengths) if isinstance(block, Ragged) else block.detach()
 
 
 def _functionals(names: str) -> list[Any]:

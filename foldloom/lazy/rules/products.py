@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from foldloom.lazy.calls import Call, Operand
-from foldloom.lazy.rules.base import DENSE, Batched, aligned, argument, forms, register
+from foldloom.lazy.rules.base import DENSE, Batched, aligned, argument, forms, is_list, register
 from foldloom.lazy.rules.elementwise import promote_alike
 from foldloom.lazy.rules.fallback import ONE_BY_ONE, Fallback
 
@@ -104,7 +104,7 @@ def outer(call: Call) -> Batched | None:
 def einsum(call: Call) -> Batched | None:
     """With one letter more for each operand that has members."""
     equation, *factors = call.args
-    if len(factors) == 1 and isinstance(factors[0], (tuple, list)):
+    if len(factors) == 1 and is_list(factors[0]):
         factors = list(factors[0])
     if type(equation) is not str or "..." in equation or call.kwargs:
         return None
@@ -157,5 +157,5 @@ def recurrent_cell(call: Call) -> Batched | None:
         return tuple([item.unflatten(0, (members, -1)) for item in result])
 
     state = call.args[1] if len(call.args) > 1 else None
-    own_state = all(isinstance(item, Operand) for item in (state if isinstance(state, (tuple, list)) else (state,)))
+    own_state = all(isinstance(item, Operand) for item in (state if is_list(state) else (state,)))
     return run if own_state and all(len(type.shape) == 2 for type in call.operands) else None

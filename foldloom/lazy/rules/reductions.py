@@ -16,6 +16,7 @@ from foldloom.lazy.rules.base import (
     argument,
     changed,
     forms,
+    is_list,
     only_operand,
     register,
     shifted,
@@ -87,7 +88,7 @@ def _over(call: Call, position: int) -> Batched | None:
         return None
     if type(dim) is int:
         return applied(changed(call, position, "dim", shifted(dim)))
-    if not isinstance(dim, (tuple, list)) or not dim or not all(type(one) is int for one in dim):
+    if not is_list(dim) or not dim or not all(type(one) is int for one in dim):
         return None
     return applied(changed(call, position, "dim", tuple([shifted(one) for one in dim])))
 

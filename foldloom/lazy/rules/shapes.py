@@ -16,6 +16,7 @@ from foldloom.lazy.rules.base import (
     changed,
     dtype_name,
     forms,
+    is_list,
     only_operand,
     register,
     shifted,
@@ -60,6 +61,15 @@ def transpose(call: Call) -> Batched | None:
     return lambda block: block.transpose(shifted(first), shifted(second))
 
 
+_TRANSPOSED, _MATRIX_TRANSPOSED = (getattr(torch.Tensor, name).__get__ for name in ("T", "mT"))
+
+
+@register(DENSE, [_TRANSPOSED, _MATRIX_TRANSPOSED])
+def transposed_property(call: Call) -> Batched | None:
+    ndim, is_matrix_of_each = len(call.operands[0].shape), call.function == _MATRIX_TRANSPOSED
+    return (lambda block: block.mT) if ndim == 2 or (ndim > 2 and is_matrix_of_each) else None
+
+
 @register(DENSE, forms("permute"))
 def permute(call: Call) -> Batched | None:
     operand = only_operand(call)
@@ -84,7 +94,7 @@ def split(call: Call) -> Batched | None:
 
 @register(DENSE, forms("cat concat concatenate stack hstack"))
 def join(call: Call) -> Batched | None:
-    if not call.args or not isinstance(call.args[0], (tuple, list)):
+    if not call.args or not is_list(call.args[0]):
         return None
     items = call.args[0]
     dim = argument(call, 1, "dim", 0)
@@ -126,7 +136,7 @@ def _block_of(item: Any, blocks: tuple[torch.Tensor, ...], members: int) -> torc
 def _dims(call: Call) -> tuple[int, ...] | None:
     """Dimensions given one by one, as a list, or by name."""
     dims = call.args[1:] or (call.kwargs.get("dims"),)
-    flat = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+    flat = tuple(dims[0]) if len(dims) == 1 and is_list(dims[0]) else dims
     return flat if all(type(dim) is int for dim in flat) else None
 
 
@@ -147,9 +157,9 @@ def roll(call: Call) -> Batched | None:
     if operand.ndim == 0:
         return lambda block: block.clone()
     if dims is None or dims in ((), []):
-        (shift,) = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+        (shift,) = shifts if is_list(shifts) else (shifts,)
         return lambda block: block.flatten(1).roll(shift, 1).view(block.shape)
-    where = [shifted(dim) for dim in (dims if isinstance(dims, (tuple, list)) else (dims,))]
+    where = [shifted(dim) for dim in (dims if is_list(dims) else (dims,))]
     return lambda block: block.roll(shifts, where)
 
 
@@ -164,9 +174,7 @@ def move_dimensions(call: Call) -> Batched | None:
     operand = only_operand(call)
     if operand is None or call.kwargs or len(call.args) != 3 or operand.ndim == 0:
         return None
-    source, target = (
-        [shifted(dim) for dim in (dims if isinstance(dims, (tuple, list)) else (dims,))] for dims in call.args[1:]
-    )
+    source, target = ([shifted(dim) for dim in (dims if is_list(dims) else (dims,))] for dims in call.args[1:])
     return lambda block: block.movedim(source, target)
 
 
@@ -174,7 +182,7 @@ def move_dimensions(call: Call) -> Batched | None:
 def repeat(call: Call) -> Batched | None:
     operand = only_operand(call)
     counts = call.args[1:]
-    if len(counts) == 1 and isinstance(counts[0], (tuple, list)):
+    if len(counts) == 1 and is_list(counts[0]):
         counts = tuple(counts[0])
     if operand is None or call.kwargs or not all(type(count) is int for count in counts):
         return None
@@ -202,7 +210,7 @@ def scatter_view(call: Call) -> Batched | None:
 def pad(call: Call) -> Batched | None:
     """With a constant any last dimensions; otherwise those after the channels, with or without a batch before them."""
     operand, sizes = only_operand(call), argument(call, 1, "pad")
-    if operand is None or not isinstance(sizes, (tuple, list)):
+    if operand is None or not is_list(sizes):
         return None
     if argument(call, 2, "mode", "constant") == "constant":
         return applied(call)
