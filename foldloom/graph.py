@@ -141,7 +141,8 @@ class Slots(NamedTuple):
             return self.of_node
         total = np.append(0, np.cumsum(self.rows))
         ends = np.cumsum(self.of_node)
-        return total[ends] - total[ends - self.of_node]
+        rows: Ints = total[ends] - total[ends - self.of_node]
+        return rows
 
 
 @dataclass(frozen=True, eq=False)

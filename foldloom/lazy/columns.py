@@ -88,7 +88,7 @@ class Columns:
         self.value_count = number + rows
         return range(number, number + rows)
 
-    def close(
+    def as_recording(
         self, results: Sequence[Any], cells: dict[str, str] | None = None, weights: dict[str, str] | None = None
     ) -> Recording:
         """All that was recorded, cells and weights under other names if there are any for them."""

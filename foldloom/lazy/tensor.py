@@ -6,16 +6,13 @@ import gc
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
 from foldloom.lazy.scope import scope
-
-if TYPE_CHECKING:
-    from foldloom.lazy.recorder import Recorder
 
 
 class LazyTensor:
@@ -37,7 +34,7 @@ class LazyTensor:
     _source: tuple[Views, int | None]
     """If it is a view itself: among which, and which of them."""
 
-    def __init__(self, recorder: Recorder, value: Any, type: Type, depth: int) -> None:
+    def __init__(self, recorder: Any, value: Any, type: Type, depth: int) -> None:
         self._recorder = recorder
         self._value = value
         self._type = type
@@ -54,7 +51,7 @@ class LazyTensor:
 
     @property
     def device(self) -> torch.device:
-        return self._recorder.device_of(self)
+        return self._recorder.device_of(self)  # type: ignore[no-any-return]
 
     @property
     def ndim(self) -> int:
@@ -101,7 +98,7 @@ class LazyTensor:
     # What needs the value.
 
     def _tensor(self) -> torch.Tensor:
-        return self._recorder.value_of(self)
+        return self._recorder.value_of(self)  # type: ignore[no-any-return]
 
     def item(self) -> Any:
         return self._recorder.number_of(self)

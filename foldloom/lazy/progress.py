@@ -1,0 +1,185 @@
+"""Values on demand: a recording that is run part by part.
+
+Whoever needs a value that is not computed yet calls `on_demand`, which lets others go on first or not; in the end `advance` runs
+everything that has been recorded, as one part of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from foldloom.engine import Planned, Session
+from foldloom.errors import ArgumentError
+from foldloom.graph import Op
+from foldloom.lazy.fibers import Fibers
+from foldloom.lazy.inputs import Inputs
+from foldloom.lazy.operations import kernels_of
+from foldloom.lazy.scope import recording_paused
+from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy.weights import Weights
+from foldloom.recording import Recording
+from foldloom.schedulers import ByDepth, Scheduler
+
+
+class Progress(Inputs):
+    """A recording under way: how far it has been computed, and what its examples return."""
+
+    def __init__(self, scheduler: Scheduler | None, owner: object) -> None:
+        super().__init__()
+        self.on_demand: Callable[[], None] | None = None
+        self.fibers: Fibers | None = None
+        self.session: Session | None = None
+        self._scheduler = scheduler or ByDepth()
+        self._owner = owner
+        self._weights: Weights | None = None
+        self._kernel_of_op: dict[Op, Any] = {}
+        self._is_over = False
+        self._wanted: list[int] = []
+        self._results: list[Any] = []
+        self._segments: list[tuple[int, int]] = [(0, 0)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what handles stand for can be computed at once."""
+        return self._is_over
+
+    def number_of(self, handle: LazyTensor) -> Any:
+        if not handle._type.ragged and handle._value in self._number_of_input:
+            return self._number_of_input[handle._value]
+        if handle.numel() != 1:
+            raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
+        return self.plain_value_of(handle).item()
+
+    def plain_value_of(self, handle: LazyTensor) -> torch.Tensor:
+        """The value, without its gradient."""
+        if handle._type.ragged:
+            rows = [self.plain_value_of(LazyTensor(self, row, handle._type.row, 0)) for row in handle._value]
+            with recording_paused():
+                return torch.stack(rows) if rows else torch.empty(handle.shape, dtype=handle.dtype)
+        given = self._value_of_input.get(handle._value)
+        if given is not None:
+            return given.detach()
+        if handle._value in self._number_of_input:
+            with recording_paused():
+                return torch.tensor(self._number_of_input[handle._value], dtype=handle.dtype)
+        if handle._value >= self.first_value:
+            self._demand()
+        assert self.session is not None
+        with recording_paused():
+            return self.session.row(handle._value)
+
+    def value_of(self, handle: LazyTensor) -> torch.Tensor:
+        return self.values_of([handle])[0]
+
+    def values_of(self, handles: Sequence[LazyTensor]) -> list[torch.Tensor]:
+        """The values, with their gradients."""
+        numbers = [n for h in handles for n in (h._value if h._type.ragged else (h._value,))]
+        missing = [number for number in numbers if number not in self._value_of_input]
+        if missing:
+            self._wanted += missing
+            self._demand()
+        with recording_paused():
+            return [
+                torch.stack([self._value_of_input[value] for value in handle._value])
+                if handle._type.ragged and len(handle._value)
+                else torch.empty(handle.shape, dtype=handle.dtype)
+                if handle._type.ragged
+                else self._value_of_input[handle._value]
+                for handle in handles
+            ]
+
+    def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
+        if not self.is_over:
+            raise ArgumentError(
+                "`backward` inside the function given to fl.batch, or inside `with fl.batching()`, would run before everything is "
+                f"recorded. Return the loss and call `backward` on what fl.batch returns\n  {self.where()}"
+            )
+        self.value_of(handle).backward(*args, **kwargs)
+
+    def _demand(self) -> None:
+        if self.on_demand is None:
+            self.advance()
+            return
+        example = self.example
+        self.on_demand()
+        self.begin(example)
+
+    def begin(self, example: int) -> None:
+        """What is recorded next belongs to this example."""
+        self.example = example
+        self._segments.append((example, len(self.op_of_node)))
+
+    def advance(self) -> None:
+        """Compute everything that has been recorded."""
+        wanted, self._wanted = list(dict.fromkeys(self._wanted)), []
+        self.outputs = wanted
+        planned, blocks = self._run_part(())
+        if wanted:
+            with recording_paused():
+                rows = [block.unbind(0) for block in blocks]
+            places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
+            self._value_of_input.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
+
+    def _run_part(self, results: Sequence[Any]) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        if self.session is None:
+            self.session = Session(self._scheduler, self.device)
+        self.nodes_of_example = self._count_segments()
+        part, earlier = self.take_part(results, self.session.earlier)
+        self._column_of_number, self._input_of_tensor = {}, {}
+        with recording_paused():
+            return self._run(part, earlier)
+
+    def _run(self, part: Recording, earlier: Any) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        assert self.session is not None
+        if self._weights is None:
+            self._weights = Weights(self._owner)
+        for derivation, tensor in self._derived.values():
+            self._weights.remember(derivation, tensor)
+        new = [op for op in part.graph.ops if not op.is_input and op not in self._kernel_of_op]
+        self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
+        kernels = [None if op.is_input else self._kernel_of_op[op] for op in part.graph.ops]
+        return self.session.run(part, earlier, kernels)
+
+    def _count_segments(self) -> list[int]:
+        """Nodes of each example. Where examples took turns within one part, all count as the first one's."""
+        segments, total = self._segments, len(self.op_of_node)
+        self._segments = [(self.example, 0)]
+        count = len(self._results) or self.example + 1
+        if count == 1:
+            return [total]
+        counts = [0] * count
+        ends = [*[start for _, start in segments[1:]], total]
+        filled = [(example, end - start) for (example, start), end in zip(segments, ends, strict=True) if end > start]
+        examples = [example for example, _ in filled]
+        in_turn = examples == sorted(set(examples))
+        for example, size in filled:
+            counts[example if in_turn else 0] += size
+        return counts
+
+    def end_example(self, outputs: Sequence[LazyTensor], result: Any) -> None:
+        """What has been called since the last example is one example, and this is its result."""
+        self.add_result(outputs, result)
+        self.begin(len(self._results))
+
+    def add_result(self, outputs: Sequence[LazyTensor], result: Any) -> None:
+        """The result of the next example, without the outputs that belong in it."""
+        self.outputs += [self._own(output, None)._value for output in outputs]
+        self._results.append(result)
+
+    def close(self, cells: dict[str, str] | None = None, weights: dict[str, str] | None = None) -> Recording:
+        """The recording, its cells and weights under other names if there are any for them."""
+        self.nodes_of_example = self._count_segments()
+        return self.as_recording(self._results, cells, weights)
+
+    def finish(self) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        """Run the last part of a batch that took several."""
+        return self._run_part(self._results)
+
+    def end(self) -> None:
+        """Nothing more is recorded. What is computed lives as long as somebody holds a handle."""
+        self.on_demand = self.fibers = None
+        self._is_over = True
+        self._input_of_tensor, self._constants = {}, {}

@@ -1,0 +1,208 @@
+"""What is known of calls: by the function, its settings, its weights and the types of its operands.
+
+Everything here happens once for each signature of a batch; what a function returns is found once for all batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from foldloom.errors import ArgumentError, FoldloomError
+from foldloom.execution.kernels import type_of
+from foldloom.graph import Op, Type
+from foldloom.lazy.calls import call_of_template, name_of
+from foldloom.lazy.cell import Cell, Settings
+from foldloom.lazy.handlers import VIEWS
+from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
+from foldloom.lazy.inputs import code_of
+from foldloom.lazy.nesting import Nesting
+from foldloom.lazy.progress import Progress
+from foldloom.lazy.rules import has_ragged_rule, ragged_returned
+from foldloom.lazy.scope import autocast_state, recording_paused, user_line
+from foldloom.lazy.tensor import LazyTensor
+from foldloom.schedulers import Scheduler
+
+
+class KnownCall:
+    """What is needed to record one more call of a known signature."""
+
+    __slots__ = (
+        "is_ragged",
+        "is_simple",
+        "is_view",
+        "kept",
+        "op_number",
+        "output_types",
+        "returns",
+        "returns_one",
+        "returns_pair",
+        "returns_tuple",
+    )
+
+    def __init__(
+        self,
+        op_number: int,
+        output_types: tuple[Type, ...],
+        returns: Nesting,
+        *,
+        is_view: bool = False,
+        is_ragged: bool = False,
+    ) -> None:
+        self.op_number = op_number
+        self.output_types = output_types
+        self.returns = returns
+        self.returns_one = returns is None
+        self.returns_pair = returns == (tuple, 2, (None, None))
+        self.returns_tuple = returns == (tuple, len(output_types), (None,) * len(output_types))
+        self.is_view = is_view
+        self.is_ragged = is_ragged
+        self.is_simple = self.returns_one and not is_view and not is_ragged
+        self.kept: Any = None
+        """Weights that the key of this call names by identity; they must live as long as the key."""
+
+
+_returned: dict[Hashable, Returned | None] = {}
+"""What functions return, by signature; None where it depends on values. The same for all batches."""
+
+
+class Signatures(Progress):
+    """A recording that knows the signatures it has met, in each mode."""
+
+    def __init__(self, scheduler: Scheduler | None, owner: object) -> None:
+        super().__init__(scheduler, owner)
+        self._grad, self._autocast = self._base_mode = is_grad_enabled(), is_autocast_enabled("cpu")
+        self._calls_of_mode: dict[Any, dict[Any, Any]] = {}
+        self._calls: dict[Any, Any] = self._calls_of_mode.setdefault(self._base_mode, {})
+
+    def end(self) -> None:
+        super().end()
+        self._calls, self._calls_of_mode = {}, {}
+
+    @property
+    def _mode(self) -> tuple[bool, bool]:
+        return self._grad, self._autocast
+
+    def _change_mode(self) -> None:
+        """Calls in another mode are other ops."""
+        self._grad, self._autocast = is_grad_enabled(), is_autocast_enabled("cpu")
+        key = (self._grad, self._autocast, autocast_state()) if self._autocast else (self._grad, False)
+        self._calls = self._calls_of_mode.setdefault(key, {})
+
+    def _new_cell_call(
+        self, key: tuple[Any, ...], cell: Cell, types: tuple[Type, ...], nesting: Nesting, settings: Settings
+    ) -> KnownCall:
+        try:
+            with recording_paused():
+                signature = cell.signature(types, nesting, settings)
+        except FoldloomError as error:
+            raise type(error)(f"{error}\n  {self.where()}") from error.__cause__
+        op = signature.op if self._mode == self._base_mode else _in_mode(signature.op)
+        known = self._calls[key] = KnownCall(self.add_op(op), op.outputs, signature.returns)
+        self._device = self._device or cell.device
+        return known
+
+    def _known(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
+    ) -> KnownCall | Returned | None:
+        """What is known of calls like this: how to record it, what it returns if that is no tensor, None if it needs values."""
+        codes = tuple([code_of(leaf) for leaf in leaves])
+        template = (nesting, codes)
+        types = tuple([handle._type for handle in handles])
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        shared = tuple([self._name_of_shared(weight) for weight in weights])
+        key = (function, template, types, shared)
+        known = self._calls.get(key)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        signature = (
+            function,
+            template,
+            types,
+            tuple([type_of(weight) for weight in weights]),
+            self._mode,
+            torch.get_default_dtype(),
+        )
+        if signature not in _returned:
+            try:
+                _returned[signature] = inferred(call_of_template(function, template, types, weights, ()))
+            except NeedsValuesError:
+                _returned[signature] = None
+            except Exception as error:
+                error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self.where()}")
+                raise
+        returned = _returned[signature]
+        if returned is None or not returned.types:
+            return returned
+        if len(returned.types) != len(returned.leaves):
+            return None
+        op = Op(
+            key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
+            mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
+        )  # fmt: skip
+        known = KnownCall(self.add_op(op), op.outputs, returned.nesting, is_view=function in VIEWS)
+        known.kept = weights
+        self._calls[key] = known
+        return known
+
+    def _known_ragged(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
+    ) -> KnownCall | None:
+        """How to record a call with ragged values as they are; None if they must be made dense for it."""
+        if not has_ragged_rule(function) or len({len(h._value) for h in handles if h._type.ragged}) > 1:
+            return None
+        template = (nesting, tuple([code_of(leaf) for leaf in leaves]))
+        types = tuple([handle._type for handle in handles])
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        shared = tuple([self._name_of_shared(weight) for weight in weights])
+        key = (function, template, types, shared)
+        known = self._calls.get(key)
+        if known is None:
+            try:
+                with recording_paused():
+                    returned = ragged_returned(call_of_template(function, template, types, weights, ()))
+            except Exception as error:
+                error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self.where()}")
+                raise
+            if returned is None:
+                known = False
+            else:
+                op = Op(
+                    key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
+                    mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
+                )  # fmt: skip
+                known = KnownCall(self.add_op(op), op.outputs, returned.nesting, is_ragged=True)
+                known.kept = weights
+            self._calls[key] = known
+        return known if isinstance(known, KnownCall) else None
+
+
+def _mode_of_op() -> Hashable:
+    return is_grad_enabled(), autocast_state()
+
+
+def _in_mode(op: Op) -> Op:
+    return replace(op, mode=_mode_of_op())
+
+
+def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:
+    items = tuple([(name, settings[name], repr(settings[name])) for name in sorted(settings)])
+    for name, value, _ in items:
+        if isinstance(value, (LazyTensor, torch.Tensor, np.ndarray)):
+            raise ArgumentError(
+                f"cell {cell.label} was given a tensor by keyword ({name}). Keyword arguments are settings; pass what is "
+                f"to be batched by position: `{cell.label}(..., {name})`\n  at {user_line()}"
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise ArgumentError(
+                f"cell {cell.label} was given {name}={value!r:.60}, which cannot tell one step from another because it is not "
+                f"hashable. Pass a tuple instead of a list\n  at {user_line()}"
+            ) from None
+    return items
