@@ -182,7 +182,8 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
             recorder.end_example(*_record_example(recorder, function, args, 0))
         if not isinstance(function, torch.nn.Module):
             return recorder.close()
-        return recorder.close(paths_of_cells(function), paths_of(function))
+        cells = paths_of_cells(function, [op.key for op in recorder.ops if not op.is_input and not is_function(op)])
+        return recorder.close(cells, paths_of(function) if any(op.shared for op in recorder.ops) else None)
     finally:
         recorder.end()
 

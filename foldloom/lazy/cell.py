@@ -275,14 +275,30 @@ def cell_of_module(module: torch.nn.Module) -> Cell:
     return known
 
 
-def paths_of_cells(owner: torch.nn.Module) -> dict[str, str]:
-    """The path in its owner of every cell, and of every module that a cell stands for."""
-    paths = {}
-    for path, module in owner.named_modules():
-        cell = module if isinstance(module, Cell) else _cell_of_module.get(module)
-        if cell is not None:
-            paths[cell.key] = path
-    return paths
+_paths_in: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, str]] = weakref.WeakKeyDictionary()
+
+
+def paths_of_cells(owner: torch.nn.Module, keys: Sequence[str]) -> dict[str, str]:
+    """The paths in their owner of cells, and of modules that a cell stands for, by their keys."""
+    known = _paths_in.get(owner, {})
+    if not all(key in known and _is_at(owner, known[key], key) for key in keys):
+        known = _paths_in[owner] = {}
+        for path, module in owner.named_modules():
+            cell = module if isinstance(module, Cell) else _cell_of_module.get(module)
+            if cell is not None:
+                known[cell.key] = path
+    return known
+
+
+def _is_at(owner: torch.nn.Module, path: str, key: str) -> bool:
+    """Whether the owner still has that cell, or its module, where it was found before."""
+    module: Any = owner
+    for name in path.split(".") if path else ():
+        module = module._modules.get(name)
+        if module is None:
+            return False
+    cell = _cell_of_key.get(key)
+    return cell is module or (cell is not None and cell.__dict__["function"] is module)
 
 
 def find_cell(key: str, owner: object) -> Cell:

@@ -34,6 +34,7 @@ class Inputs(Columns):
         self.example = 0
         self.given: Any = _Given(self)
         self._device: torch.device | None = None
+        self._first_cell: Cell | None = None
         self._devices_met: set[tuple[torch.device, Cell]] = set()
         self._input_of_tensor: dict[tuple[int, int, bool], LazyTensor] = {}
         self._column_of_number: dict[type, InputColumn] = {}
@@ -50,6 +51,8 @@ class Inputs(Columns):
 
     @property
     def device(self) -> torch.device:
+        if self._device is None and self._first_cell is not None:
+            self._device = self._first_cell.device
         return self._device or torch.get_default_device()
 
     def device_of(self, _: LazyTensor) -> torch.device:

@@ -104,7 +104,7 @@ class Signatures(Progress):
             raise type(error)(f"{error}\n  {self.where()}") from error.__cause__
         op = signature.op if self._mode == self._base_mode else _in_mode(signature.op)
         known = self._calls[key] = KnownCall(self.add_op(op), op.outputs, signature.returns)
-        self._device = self._device or cell.device
+        self._first_cell = self._first_cell or cell
         return known
 
     def _known(
