@@ -91,6 +91,7 @@ KERNEL_1D = torch.nn.Parameter(torch.arange(24.0, dtype=torch.float64).reshape(2
 KERNEL_2D = torch.nn.Parameter(torch.arange(72.0, dtype=torch.float64).reshape(2, 4, 3, 3).cos())
 MATRIX_3D = torch.nn.Parameter(torch.arange(40.0, dtype=torch.float64).reshape(2, 4, 5).cos())
 SCALES = torch.nn.Parameter(torch.arange(1.0, 5.0, dtype=torch.float64))
+PLACES = torch.tensor([5, 6])
 WEIGHTS = (WEIGHT, TABLE, KERNEL_1D, KERNEL_2D, MATRIX_3D, SCALES)
 ATTENTION = torch.nn.MultiheadAttention(4, 2, dtype=torch.float64)
 
@@ -111,6 +112,11 @@ FORMS: dict[str, tuple[Callable[..., Any], list[list[torch.Tensor]]]] = {
     "two numbers": (lambda s, i: s * i - i / 2, [S, ROW]),
     "clamped by values": (lambda x, v: torch.clamp(x, min=v, max=v + 1), [X, V]),
     "a weight with more dimensions": (lambda v: v + WEIGHT, [V]),
+    "operators of a weight and a value": (
+        lambda x: (TABLE + x, TABLE - x, x - TABLE, TABLE / x, TABLE.detach() // x.detach(), (TABLE + 2) ** x, x > TABLE, 2 - x, 2**x),
+        [X],
+    ),
+    "operators of whole numbers": (lambda i: (PLACES & i, i | PLACES, PLACES ^ 1, PLACES << i, i >> 1, 7 & i, PLACES % (i + 1)), [ROWS]),
     "operators of booleans": (lambda m, x: ((m & (x < 1)) | ~m) ^ m, [MASK, X]),
     "where": (lambda m, x, s: (torch.where(m, x, 0.0), torch.where(m, x, s), x.where(m, s)), [MASK, X, S]),
     "masked fill": (lambda x, m, s: (x.masked_fill(m, 2), torch.masked_fill(x, m, s)), [X, MASK, S]),
@@ -386,6 +392,14 @@ def test_memory_is_that_of_a_tensor_of_its_own(given: bool) -> None:
 def test_memory_of_a_view_is_not_known() -> None:
     with pytest.raises(fl.errors.ArgumentError, match=r"as_strided. of a view.*\(`x.clone\(\)`\)"):
         fl.batch(lambda x: x.t().as_strided((2,), (1,)))(X)
+
+
+def test_what_has_no_derivative_is_refused_only_where_one_is_needed() -> None:
+    inputs = numbers(4)
+    halves, doubles = zip(*fl.batch(lambda x: (x // 0.5, x * 2))(inputs), strict=True)
+    torch.stack(doubles).sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match=r"derivative for floor_divide.*floor\(\)"):
+        torch.stack(halves).sum().backward()
 
 
 def test_what_cannot_be_judged() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -41,7 +42,15 @@ OPERATORS = (
     operator.lshift, operator.rshift, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
 )  # fmt: skip
 
-FUNCTIONS = frozenset([*forms(NAMES), *OPERATORS])
+_METHODS = """
+    add radd sub rsub mul rmul truediv rtruediv div rdiv floordiv rfloordiv mod rmod pow rpow and rand or ror xor rxor lshift
+    rlshift rshift rrshift eq ne lt le gt ge neg pos abs invert
+"""
+"""What `weight + x` calls, where the first is no value."""
+
+FUNCTIONS = frozenset(
+    [*forms(NAMES), *OPERATORS, *[getattr(torch.Tensor, f"__{name}__") for name in _METHODS.split()]],
+)
 
 
 @register(DENSE, FUNCTIONS)
@@ -75,6 +84,30 @@ def promote_alike(tensors: Sequence[Operand | torch.Tensor]) -> bool:
     have_dimensions = {tensor.ndim > 0 for tensor in tensors if isinstance(tensor, Operand)}
     all_operands = len([tensor for tensor in tensors if isinstance(tensor, Operand)]) == len(tensors)
     return have_dimensions == {True} or (have_dimensions == {False} and all_operands)
+
+
+@register(DENSE, [*forms("floor_divide"), operator.floordiv, torch.Tensor.__floordiv__, torch.Tensor.__rfloordiv__])
+def without_derivative(call: Call) -> Batched | None:
+    """Torch refuses to differentiate these. In a batch everybody is asked for gradients, if only with zeros."""
+    form = elementwise(call)
+    if form is None or not call.outputs[0].differentiable:
+        return form
+    return lambda *blocks: _Refusing.apply(form(*[block.detach() for block in blocks]), *blocks)
+
+
+class _Refusing(torch.autograd.Function):
+    """Has no gradient to give, and says so when one is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
+        ctx.count = len(blocks) + 1
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        if grads[0].any():
+            raise RuntimeError("derivative for floor_divide is not implemented: round instead (`(x / y).floor()`)")
+        return (None,) * ctx.count
 
 
 @register(DENSE, forms("masked_fill"))
