@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     base = args[0]
-    group = Views(base, function, args[1:], kwargs)
-    if type(result) is LazyTensor:
-        result._source = (group, None)
-    else:
-        for number, view in enumerate(result):
-            view._source = (group, number)
+    views = (result,) if type(result) is LazyTensor else result
+    group = Views(base, function, args[1:], kwargs, views)
+    for number, view in enumerate(views):
+        view._source = (group, None if view is result else number)
     try:
         base._views.append(weakref.ref(group))
     except AttributeError:
@@ -93,7 +91,7 @@ def replace(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
 def _refresh_views(recorder: Recorder, base: LazyTensor) -> None:
     """Let every view of a changed value that is still in use stand for the same part of what it has become."""
     kept = []
-    for reference in getattr(base, "_views", ()):
+    for reference in tuple(getattr(base, "_views", ())):  # refreshing makes views, which are noted there
         group = reference()
         if group is None:
             continue

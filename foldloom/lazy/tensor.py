@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ class LazyTensor:
     be one, because torch's C code trusts whoever says so.
     """
 
-    __slots__ = ("_depth", "_recorder", "_source", "_type", "_value", "_views")
+    __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
 
     _value: Any
     _views: list[weakref.ref[Views]]
@@ -162,29 +161,28 @@ class LazyTensor:
 
 
 class Views:
-    """What one call made that shares memory with its first argument.
+    """What one call made that shares memory with its first argument. The views hold it; it keeps none of them alive."""
 
-    Most views are never changed, nor is what they are views of; so they are not noted one by one: each holds its group, and
-    whoever must find them asks the garbage collector who does.
-    """
-
-    __slots__ = ("__weakref__", "args", "base", "function", "kwargs")
+    __slots__ = ("__weakref__", "_views", "args", "base", "function", "kwargs")
 
     def __init__(
-        self, base: LazyTensor, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        base: LazyTensor,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        views: Sequence[LazyTensor],
     ) -> None:
         self.base = base
         self.function = function
         self.args = args
         self.kwargs = kwargs
+        self._views = [weakref.ref(view) for view in views]
 
     def in_use(self) -> list[tuple[LazyTensor, int | None]]:
         """The views that somebody still holds, and which of the call's results each is."""
-        holders = [holder for holder in gc.get_referrers(self) if type(holder) is tuple and len(holder) == 2]
-        found: list[tuple[LazyTensor, int | None]] = []
-        for holder in holders:
-            found += [(view, holder[1]) for view in gc.get_referrers(holder) if type(view) is LazyTensor]
-        return found
+        alive = [view for found in self._views if (view := found()) is not None]
+        return [(view, view._source[1]) for view in alive]
 
 
 def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
