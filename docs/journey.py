@@ -62,9 +62,7 @@ print(plan)
 print("\n--- execution: the plan's steps over arenas ---")
 kernels: list[Kernel | None] = [None if op.is_input else find_cell(op.key, model).kernel(op) for op in merged.graph.ops]
 given_ops = [op for op in merged.graph.ops if op.is_input]
-given = [
-    column_to_tensor(op, column, torch.device("cpu")) for op, column in zip(given_ops, merged.inputs, strict=True)
-]
+given = [column_to_tensor(op, column, torch.device("cpu")) for op, column in zip(given_ops, merged.inputs, strict=True)]
 placed = [tensor[torch.from_numpy(plan.input_order)] for tensor in given]
 (outputs,) = run_plan(plan, placed, kernels, Buffers(torch.device("cpu")))
 print(outputs)

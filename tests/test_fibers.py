@@ -82,20 +82,22 @@ def test_tasks_that_never_park_share_a_fiber(rounds: Rounds) -> None:
     assert len(set(seen)) == 1
 
 
-def test_fibers_are_used_again(rounds: Rounds) -> None:
+def test_fibers_are_used_again_within_a_run(rounds: Rounds) -> None:
+    def outer() -> tuple[list[int], list[int]]:
+        return rounds.run([task] * 5), rounds.run([task] * 5)
+
     def task() -> int:
         rounds.park()
         return id(module.getcurrent())
 
-    assert sorted(rounds.run([task] * 5)) == sorted(rounds.run([task] * 5))
+    ((first, second),) = rounds.run([outer])
+    assert sorted(first) == sorted(second)
 
 
-def test_few_idle_fibers_are_kept(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_IDLE", 3)
+def test_no_fiber_outlives_its_run(rounds: Rounds) -> None:
+    before = greenlets()
     rounds.run([rounds.park] * 10)
-    monkeypatch.setattr(module._idle, "fibers", [])
-    rounds.run([rounds.park] * 10)
-    assert len(module._idle.fibers) == 3
+    assert greenlets() == before
 
 
 def test_run_inside_a_task_takes_turns_with_all(rounds: Rounds) -> None:
@@ -697,7 +699,7 @@ def greenlets() -> int:
     return sum(issubclass(type(found), greenlet) for found in gc.get_objects())
 
 
-def test_nothing_leaks(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_leaks(rounds: Rounds) -> None:
     alive: list[weakref.ref[Any]] = []
 
     def task(number: int) -> None:
@@ -708,8 +710,6 @@ def test_nothing_leaks(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError(thing)
         rounds.park()
 
-    monkeypatch.setattr(module._idle, "fibers", [])
-    gc.collect()
     before = greenlets()
     gc.disable()
     try:
@@ -719,8 +719,6 @@ def test_nothing_leaks(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [found() for found in alive] == [None] * 15  # without the help of the collector
     finally:
         gc.enable()
-    assert greenlets() - before == len(module._idle.fibers)
-    module._idle.fibers.clear()
     assert greenlets() == before
 
 

@@ -6,7 +6,6 @@ view of changes with it, and so does every other view of that which is still in 
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,32 +13,16 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.lazy.calls import name_of
 from foldloom.lazy.handlers import functional_of, with_item, write_view
-from foldloom.lazy.tensor import LazyTensor, Views
+from foldloom.lazy.tensor import LazyTensor
 
 if TYPE_CHECKING:
     from foldloom.lazy.recorder import Recorder
 
 
-def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    base = args[0]
-    views = (result,) if type(result) is LazyTensor else result
-    group = Views(base, function, args[1:], kwargs, views)
-    for number, view in enumerate(views):
-        view._source = (group, None if view is result else number)
-    try:
-        base._views.append(weakref.ref(group))
-    except AttributeError:
-        base._views = [weakref.ref(group)]
-
-
 def call_in_place(recorder: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0] if args else kwargs.get("input")
     if type(target) is not LazyTensor or _was_given(recorder, target):
-        raise ArgumentError(
-            f"a tensor that was made outside is changed in place (`{function.__name__}`), by which a value that is not computed yet "
-            "would leave the batch. Change a copy (`x = x.clone()`), make the tensor inside the function given to fl.batch "
-            f"(`torch.zeros`), or write `x = x + 1` instead of `x += 1`\n  {recorder.where()}"
-        )
+        raise _not_ours(recorder, function.__name__)
     result = recorder.call_function(functional_of(function), args, kwargs)
     if result._type is not target._type and result.shape == target.shape:
         if not torch.can_cast(result.dtype, target.dtype):
@@ -49,6 +32,14 @@ def call_in_place(recorder: Recorder, function: Any, args: tuple[Any, ...], kwar
     return target
 
 
+def _not_ours(recorder: Recorder, name: str) -> ArgumentError:
+    return ArgumentError(
+        f"a tensor that was made outside is changed in place (`{name}`), by which a value that is not computed yet would leave "
+        "the batch. Change a copy (`x = x.clone()`), make the tensor inside the function given to fl.batch (`torch.zeros`), or "
+        f"write `x = x + 1` instead of `x += 1`\n  {recorder.where()}"
+    )
+
+
 def _was_given(recorder: Recorder, target: LazyTensor) -> bool:
     """Whether a change in place would have to reach a tensor of the user's."""
     return target._recorder is recorder.given or (not target._type.ragged and target._value in recorder.users_own)
@@ -56,8 +47,8 @@ def _was_given(recorder: Recorder, target: LazyTensor) -> bool:
 
 def set_item(recorder: Recorder, target: LazyTensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
-    if _was_given(recorder, target):
-        call_in_place(recorder, torch.Tensor.__setitem__, (target, index, value), {})
+    if type(target) is not LazyTensor:
+        raise _not_ours(recorder, "[...] =")
     if (
         target._type.ragged
         and type(index) is int
@@ -77,13 +68,23 @@ def replace(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
     source = getattr(target, "_source", None)
     if source is not None:
         group, index = source
+        if group is recorder.given:
+            raise _not_ours(recorder, "in place")
         if result.shape != target.shape:
             raise RuntimeError(
                 f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}"
             )
+        if type(group) is LazyTensor:
+            target._value, target._depth = result._value, result._depth
+            rows = list(group._value)
+            rows[index] = list(result._value) if result._type.ragged else result._value
+            replace(recorder, group, LazyTensor(recorder, rows, group._type, max(group._depth, result._depth)))
+            return
         written = (group.base, result, name_of(group.function), index, group.args, group.kwargs)
         replace(recorder, group.base, recorder.call_function(write_view, written, None))
         return
+    if _was_given(recorder, target):
+        raise _not_ours(recorder, "in place")
     target._value, target._type, target._depth = result._value, result._type, result._depth
     _refresh_views(recorder, target)
 

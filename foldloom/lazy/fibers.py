@@ -58,7 +58,7 @@ from foldloom.errors import RecordingError
 T = TypeVar("T")
 
 _MOST_IDLE = 256
-"""How many free fibers a thread keeps; each holds some 20 kB."""
+"""How many free fibers are kept; each holds some 20 kB."""
 
 _PATIENCE = 100
 """How often a task that is being ended may try to pause before it is given up."""
@@ -83,6 +83,9 @@ class Fibers:
     def __init__(self, advance: Callable[[], None], *, noun: str = "task") -> None:
         self._advance = advance
         self._noun = noun  # what errors call a task
+        self.idle: list[_Fiber] = []
+        """Fibers that are free. They go with the run: whoever walks the stack of one that was started deeper than where it is
+        resumed, as torch does to describe an error, finds nothing below it."""
         self._thread = threading.get_ident()
         self._hub: greenlet | None = None
         self._unstarted: deque[_Group] = deque()
@@ -181,6 +184,8 @@ class Fibers:
             self._end(group, error)
             raise
         finally:
+            while self.idle:
+                self.idle.pop().throw()
             self._hub = None
             self._unstarted.clear()
             self._parked.clear()
@@ -217,7 +222,7 @@ class Fibers:
 
     def _start(self, group: _Group) -> _Fiber:
         assert self._hub is not None
-        fiber = _idle.fibers.pop() if _idle.fibers else _Fiber()
+        fiber = self.idle.pop() if self.idle else _Fiber()
         fiber.parent = self._hub
         fiber.fibers, fiber.group = self, group
         return fiber
@@ -397,23 +402,18 @@ def _live() -> None:
         fiber = getcurrent()
         assert isinstance(fiber, _Fiber)
         fiber.fibers.work(fiber)
+        idle = fiber.fibers.idle
         del fiber.fibers, fiber.group
-        if fiber.ending or len(_idle.fibers) >= _MOST_IDLE:
+        if fiber.ending or len(idle) >= _MOST_IDLE:
             return
         fiber.gr_context = None
-        _idle.fibers.append(fiber)
+        idle.append(fiber)
         hub = fiber.parent
         assert hub is not None
-        del fiber
+        del fiber, idle
         hub.switch()
 
 
-class _Idle(threading.local):
-    def __init__(self) -> None:
-        self.fibers: list[_Fiber] = []
-
-
-_idle = _Idle()
 _given_up: list[_Fiber] = []
 """Kept, because freeing a greenlet means ending it."""
 

@@ -6,6 +6,7 @@ Stacking a list, joining lists and taking rows of a ragged value are a matter of
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from foldloom.lazy.rules.base import DENSE, forms
 from foldloom.lazy.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.lazy.rules.indexing import set_each, take
 from foldloom.lazy.scope import recording_paused, user_line
-from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy.tensor import LazyTensor, Views
 
 if TYPE_CHECKING:
     from foldloom.lazy.recorder import Recorder
@@ -29,9 +30,11 @@ VIEWS = frozenset(
     [
         *forms(
             "view reshape transpose t permute expand squeeze unsqueeze select narrow chunk split unbind diagonal flatten "
-            "swapaxes swapdims unflatten tensor_split movedim moveaxis view_as expand_as real imag unfold split_with_sizes"
+            "swapaxes swapdims unflatten tensor_split movedim moveaxis view_as expand_as real imag unfold split_with_sizes "
+            "detach ravel"
         ),
         torch.Tensor.__getitem__,
+        *[getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")],
     ]
 )
 """Functions whose result shares memory with their argument, so that a change of one is a change of the other."""
@@ -109,6 +112,41 @@ def write_view(
     return copy
 
 
+def row_handle(recorder: Recorder, values: LazyTensor, index: int | slice) -> LazyTensor:
+    """A row of a ragged value, or some of its rows."""
+    type = values._type.row if isinstance(index, int) else values._type
+    handle = LazyTensor(recorder, values._value[index], type, values._depth)
+    handle._source = (values, index)
+    return handle
+
+
+def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Note that a result shares memory with the first argument, if it does."""
+    base = args[0]
+    if function is torch.Tensor.__getitem__ and not _is_basic(args[1]):
+        return
+    if function in _MAY_COPY and hasattr(base, "_source"):
+        return
+    views = (result,) if type(result) is LazyTensor else result
+    group = Views(base, function, args[1:], kwargs, views)
+    for number, view in enumerate(views):
+        view._source = (group, None if view is result else number)
+    try:
+        base._views.append(weakref.ref(group))
+    except AttributeError:
+        base._views = [weakref.ref(group)]
+
+
+_MAY_COPY = frozenset(forms("reshape flatten ravel"))
+"""Views of what stands in order, copies of what does not, such as a view of something else may."""
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index takes a view; lists and tensors of places take copies."""
+    parts = index if type(index) is tuple else (index,)
+    return all(type(part) in (int, slice, type(None), type(...)) for part in parts)
+
+
 def _stack(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else kwargs.get("tensors")
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -162,7 +200,7 @@ def _getitem(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     if kind is slice and values._type.ragged:
         bounds = [bound for bound in (index.start, index.stop, index.step) if bound is not None]
         if all(type(bound) is int for bound in bounds) and (index.step is None or index.step > 0):
-            return LazyTensor(recorder, values._value[index], values._type, values._depth)
+            return row_handle(recorder, values, index)
         return NotImplemented
     if kind is int:
         if not values._type.shape:
@@ -171,10 +209,12 @@ def _getitem(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
         if not -length <= index < length:
             raise IndexError(f"index {index} is out of bounds for dimension 0 with size {length}")
         if values._type.ragged:
-            return LazyTensor(recorder, values._value[index], values._type.row, values._depth)
+            return row_handle(recorder, values, index)
         if index in (0, -1):
             return NotImplemented
-        return recorder.call_function(take, (values, recorder.number(index % length)), None)
+        row = recorder.call_function(take, (values, recorder.number(index % length)), None)
+        note_views(torch.Tensor.__getitem__, args, {}, row)
+        return row
     if kind is LazyTensor and index._type.shape == () and index._type.dtype == "int64":
         return recorder.call_function(take, (recorder.dense(values), index), None)
     return NotImplemented
@@ -227,6 +267,28 @@ def _by_memory(function: Any) -> Handler:
     return handle
 
 
+_CASTS = {
+    "double": torch.float64, "float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16,
+    "long": torch.int64, "int": torch.int32, "short": torch.int16, "bool": torch.bool,
+}  # fmt: skip
+
+
+def _cast(dtype: torch.dtype) -> Handler:
+    """A value that has the dtype already is returned as it is, not a copy of it."""
+
+    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        same = len(args) == 1 and not kwargs and type(args[0]) is LazyTensor and args[0].dtype is dtype
+        return args[0] if same else NotImplemented
+
+    return handle
+
+
+def _contiguous(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Values stand in order, as far as they are not views of others."""
+    is_value = type(args[0]) is LazyTensor and not hasattr(args[0], "_source")
+    return args[0] if is_value and len(args) == 1 and not kwargs else NotImplemented
+
+
 def _demand(name: str) -> Handler:
     def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
         return getattr(args[0], name)(*args[1:], **kwargs) if type(args[0]) is LazyTensor else NotImplemented
@@ -248,9 +310,9 @@ HANDLERS: dict[Any, Handler] = {
             "__complex__", "__format__", "__array__",
         )
     },
-    torch.Tensor.__setitem__: lambda recorder, args, kwargs: recorder.set_item(*args)
-    if type(args[0]) is LazyTensor
-    else NotImplemented,
+    torch.Tensor.__setitem__: lambda recorder, args, kwargs: recorder.set_item(*args),
+    **dict.fromkeys(forms("contiguous"), _contiguous),
+    **{getattr(torch.Tensor, name): _cast(dtype) for name, dtype in _CASTS.items()},
 }  # fmt: skip
 
 ROW_HANDLERS: dict[Any, Handler] = {

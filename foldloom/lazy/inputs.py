@@ -21,6 +21,7 @@ from foldloom.graph import ANY, Type
 from foldloom.lazy.calls import OPERAND, SHARED, Mark, leaves_of, name_of, rebuilt, static
 from foldloom.lazy.cell import Cell, unbatchable
 from foldloom.lazy.columns import Columns, InputColumn
+from foldloom.lazy.rules.base import forms
 from foldloom.lazy.scope import autocast_state, recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.lazy.weights import name_of_weight
@@ -38,7 +39,8 @@ class Inputs(Columns):
         self._devices_met: set[tuple[torch.device, Cell]] = set()
         self._input_of_tensor: dict[tuple[int, int, bool], LazyTensor] = {}
         self._column_of_number: dict[type, InputColumn] = {}
-        self._type_of_number = _types_of_numbers(torch.get_default_dtype())
+        self._default_dtype = torch.get_default_dtype()
+        self._type_of_number = _types_of_numbers(self._default_dtype)
         self._constants: dict[Hashable, torch.Tensor] = {}
         self._value_of_input: dict[int, torch.Tensor] = {}
         self._number_of_input: dict[int, Any] = {}
@@ -113,7 +115,7 @@ class Inputs(Columns):
         args, kwargs = rebuilt(nesting, iter(leaves))
         with recording_paused():
             made = function(*args, **kwargs)
-        if isinstance(made, torch.Tensor):
+        if isinstance(made, torch.Tensor) and function not in DRAWS:
             self._derived[key] = derivation, made
             self._derivation[id(made)] = derivation
         return made
@@ -158,6 +160,8 @@ class Inputs(Columns):
     def number(self, value: Any) -> LazyTensor:
         """A Python number as a value, of the type that `torch.tensor` would give it."""
         kind = type(value)
+        if kind is float and torch.get_default_dtype() is not self._default_dtype:
+            return self.lift(torch.tensor(value), ragged=False)
         column = self._column_of_number.get(kind)
         if column is None:
             column = self._column_of_number[kind] = self.input_column(
@@ -178,7 +182,9 @@ class Inputs(Columns):
             return handle
         if recorder is self.given:
             lifted = self.lift(handle._value, ragged=ragged)
-            if not lifted._type.ragged:
+            if lifted._type.ragged:
+                handle._source = (self.given, None)
+            else:
                 self.users_own.add(lifted._value)
             handle._recorder, handle._value, handle._type = self, lifted._value, lifted._type
             return handle
@@ -250,6 +256,15 @@ class _Given:
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         self._recorder.backward(handle, args, kwargs)
+
+
+DRAWS = frozenset(
+    forms(
+        "dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d bernoulli multinomial normal poisson rrelu "
+        "rand_like randn_like randint_like gumbel_softmax fractional_max_pool2d fractional_max_pool3d"
+    )
+)
+"""Functions that draw random numbers: what they return is never the same for everybody."""
 
 
 @functools.cache

@@ -19,13 +19,16 @@ from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.lazy.calls import leaves_of, rebuilt
 from foldloom.lazy.cell import Cell, cell_of_module
-from foldloom.lazy.changes import call_in_place, note_views, replace, set_item
+from foldloom.lazy.changes import call_in_place, replace, set_item
 from foldloom.lazy.handlers import (
     HANDLERS,
     IN_PLACE_OPERATORS,
     ROW_HANDLERS,
+    note_views,
+    row_handle,
 )
 from foldloom.lazy.nesting import flatten
+from foldloom.lazy.rules.base import forms
 from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused
 from foldloom.lazy.signatures import KnownCall, Signatures, frozen_settings
@@ -188,6 +191,8 @@ class Recorder(Signatures):
                     value = self.value_count
                     self.value_count = value + 1
                     return LazyTensor(self, value, known.output_types[0], depth)
+        if self._is_over:
+            return computed(function, tuple(args), kwargs or {})
         handler = HANDLERS.get(function)
         if handler is not None:
             result = handler(self, args, kwargs or {})
@@ -257,8 +262,6 @@ class Recorder(Signatures):
 
     def _first_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, KnownCall | None]:
         """Any call, with arguments of any kind; and what is known about calls of its signature, if that is all there is to it."""
-        if self.is_over:
-            return computed(function, args, kwargs), None
         name = getattr(function, "__name__", "")
         if kwargs.get("out") is not None:
             raise ArgumentError(
@@ -268,12 +271,15 @@ class Recorder(Signatures):
             return call_in_place(self, function, args, kwargs), None
         if kwargs.get("inplace"):
             changed = self.call_function(function, args, {**kwargs, "inplace": False})
-            replace(self, args[0] if args else kwargs["input"], changed)
-            return changed, None
+            target = args[0] if args else kwargs["input"]
+            replace(self, target, changed)
+            return target, None
         if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
             self._change_mode()
         leaves: list[Any] = []
         nesting = leaves_of((args, kwargs), leaves)
+        if function in CHANGES_OTHERS:
+            return self._call_with_values(function, nesting, leaves), None
         leaves = self._with_tensors_lifted(function, leaves)
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
         if not handles:
@@ -372,7 +378,8 @@ class Recorder(Signatures):
                 shared = self._is_shared(leaf)
                 result.append(leaf if shared else self.lift(leaf, ragged=self._has_rows(leaf, function, lengths)))
             elif isinstance(leaf, np.ndarray):
-                result.append(self.lift(torch.from_numpy(leaf), ragged=False))
+                # A copy, because the array may change before it is read.
+                result.append(self.lift(torch.from_numpy(leaf.copy()), ragged=False))
             else:
                 result.append(leaf)
         return result
@@ -396,8 +403,7 @@ class Recorder(Signatures):
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         """The rows of a value that has some: free if it is ragged, one operation otherwise."""
         if handle._type.ragged:
-            row, depth = handle._type.row, handle._depth
-            return [LazyTensor(self, value, row, depth) for value in handle._value]
+            return [row_handle(self, handle, index) for index in range(len(handle._value))]
         return list(self.call_function(torch.unbind, (handle,), None))
 
     def ragged(self, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
@@ -416,6 +422,9 @@ class Recorder(Signatures):
         known = self._known(torch.stack, nesting, leaves, rows)
         return self._add_node_of(known, rows)  # type: ignore[arg-type, no-any-return]
 
+
+CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))
+"""Functions that change tensors that they are given beside the first: statistics, which every example must reach in turn."""
 
 LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
 """Functions that look up every place of a vector."""

@@ -126,6 +126,7 @@ class Signatures(Progress):
             types,
             tuple([type_of(weight) for weight in weights]),
             self._mode,
+            autocast_state() if self._autocast else None,
             torch.get_default_dtype(),
         )
         if signature not in _returned:

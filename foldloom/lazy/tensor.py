@@ -30,8 +30,8 @@ class LazyTensor:
     _value: Any
     _views: list[weakref.ref[Views]]
     """What was made of it that shares its memory; a change in place must reach them."""
-    _source: tuple[Views, int | None]
-    """If it is a view itself: among which, and which of them."""
+    _source: tuple[Any, Any]
+    """If it is a view itself: among which (`Views`), and which of them; or of which ragged value, and which of its rows."""
 
     def __init__(self, recorder: Any, value: Any, type: Type, depth: int) -> None:
         self._recorder = recorder
@@ -60,12 +60,29 @@ class LazyTensor:
     def requires_grad(self) -> bool:
         return self._type.differentiable and self._recorder.grad_enabled
 
+    __array_priority__ = 1000
+    __array_ufunc__ = None
+    """numpy leaves computing with a value to it."""
+
+    grad = grad_fn = None
     layout = torch.strided
     is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_leaf = is_mps = is_xpu = False
 
     @property
     def is_cuda(self) -> bool:
         return self.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel() * self.itemsize
 
     def size(self, dim: int | None = None) -> torch.Size | int:
         return self.shape if dim is None else self.shape[dim]
@@ -106,7 +123,8 @@ class LazyTensor:
         return self._recorder.number_of(self) if not self._type.shape else self._recorder.plain_value_of(self).tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        return self._recorder.plain_value_of(self).numpy(force=force)
+        # A copy: the memory may be that of all examples.
+        return self._recorder.plain_value_of(self).clone().numpy(force=force)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
