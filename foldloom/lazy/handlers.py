@@ -31,7 +31,7 @@ VIEWS = frozenset(
         *forms(
             "view reshape transpose t permute expand squeeze unsqueeze select narrow chunk split unbind diagonal flatten "
             "swapaxes swapdims unflatten tensor_split movedim moveaxis view_as expand_as real imag unfold split_with_sizes "
-            "detach ravel"
+            "detach ravel as_strided"
         ),
         torch.Tensor.__getitem__,
         *[getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")],
