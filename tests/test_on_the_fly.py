@@ -28,7 +28,7 @@ from foldloom.lazy import fibers
 from foldloom.lazy.recorder import Recorder
 from foldloom.lazy.tensor import LazyTensor
 from tests.law import assert_same, gradients
-from tests.test_law_on_the_fly import check_on_the_fly, steps_of
+from tests.law_on_the_fly import check_on_the_fly, steps_of
 
 
 @pytest.fixture(autouse=True)
