@@ -62,7 +62,7 @@ def test_common_operators_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", ONCE_WRONG)
 def test_operators_with_pitfalls_are_right(name: str) -> None:
     for op in named(name):
-        verdict = judge(op)
+        verdict = judge(op, most_samples=4)
         assert (verdict.verdict, verdict.detail) == (RIGHT, "")
 
 
@@ -371,9 +371,9 @@ def test_the_judge_tells_errors_from_wrong_results(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_judge_says_which_way_an_operator_took() -> None:
-    assert judge(database()["exp"]).ways == ["direct rule"]
-    assert judge(database()["kron"]).ways == ["vmap"]
-    assert judge(database()["nonzero"]).ways == ["on demand"]
+    assert judge(database()["exp"], most_samples=2).ways == ["direct rule"]
+    assert judge(database()["kron"], most_samples=2).ways == ["vmap"]
+    assert judge(database()["nonzero"], most_samples=2).ways == ["on demand"]
     one_by_one = judge(database()["nn.functional.linear_cross_entropy.chunked"], most_samples=2)
     assert (one_by_one.ways, one_by_one.steps) == (["one by one"], one_by_one.examples)
     assert not one_by_one.in_fewer_steps
