@@ -53,7 +53,7 @@ def named(name: str) -> list[Any]:
 def test_common_operators_are_right(name: str) -> None:
     assert named(name)
     for op in named(name):
-        verdict = judge(op, most_samples=3)
+        verdict = judge(op, most_samples=2)
         assert (verdict.verdict, verdict.detail) == (RIGHT, "")
         assert verdict.in_fewer_steps or name in ON_DEMAND, f"{verdict.steps} steps for {verdict.examples} examples"
 
