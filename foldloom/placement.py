@@ -174,8 +174,8 @@ def _order_nodes(graph: Graph, step_of_node: Ints) -> _Runs:
 
 def _mixed_constants(graph: Graph, operands: Ints, block_sizes: Ints) -> set[int]:
     """The constant ops with values that stand in one block beside values of other origin: those must share an arena."""
-    origins_of_type = Counter([type for op in graph.ops for type in set(op.outputs)])
-    candidates = [n for n, op in enumerate(graph.ops) if op.key == CONSTANT and origins_of_type[op.outputs[0]] > 1]
+    origins_of_type = Counter([row for op in graph.ops for row in {type.row for type in op.outputs}])
+    candidates = [n for n, op in enumerate(graph.ops) if op.key == CONSTANT and origins_of_type[op.outputs[0].row] > 1]
     if not candidates or not len(operands):
         return set()
     origin_of_op = np.full(len(graph.ops), -1)

@@ -352,7 +352,7 @@ class Recorder(Signatures):
 
     def _call_with_values(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
         """Run a function whose result depends on values, on the values; what it returns is given."""
-        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        handles = [self._own(leaf, None, ragged=False) for leaf in leaves if type(leaf) is LazyTensor]
         values = iter(self.values_of(handles))
         arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
         args, kwargs = rebuilt(nesting, iter(arguments))
