@@ -1546,7 +1546,6 @@ def test_dropout_of_a_weight_is_drawn_for_each_example() -> None:
     assert len({tuple(result.tolist()) for result in results}) == 3
 
 
-@wrong("running statistics are updated in a copy")
 def test_batch_norm_keeps_its_statistics() -> None:
     module = nn.BatchNorm1d(3)
     inputs = sequences(2, 4, 3)
@@ -1666,7 +1665,6 @@ def test_embedding_that_divides_gradients_by_frequency() -> None:
     check_on_the_fly(table, words, sources=table.parameters())
 
 
-@wrong("a function that needs values asks for those of a given tensor by number")
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_of_arguments(training: bool) -> None:
     module = nn.BatchNorm1d(3).train(training)
