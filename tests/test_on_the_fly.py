@@ -1645,7 +1645,6 @@ def test_an_error_of_torch_in_a_fiber_that_is_used_again() -> None:
     )
 
 
-@wrong("a column of given rows is never placed beside other values of their type (`placement._mixed_constants`)")
 def test_given_rows_and_other_values_in_one_step() -> None:
     """One step multiplies numbers that were given one by one and numbers out of a given list."""
     table = nn.Embedding(7, 3)

@@ -156,7 +156,9 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
     of a recording, the tensor itself.
     """
     recorder = scope.recorder
-    return tensor if recorder is None or not isinstance(tensor, torch.Tensor) else recorder.give(tensor)  # type: ignore[return-value]
+    if recorder is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return tensor
+    return recorder.give(tensor)  # type: ignore[return-value]
 
 
 def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:

@@ -278,7 +278,11 @@ class Recorder(Signatures):
             self._change_mode()
         leaves: list[Any] = []
         nesting = leaves_of((args, kwargs), leaves)
-        if function in CHANGES_OTHERS:
+        if function in CHANGES_OTHERS and _keeps_statistics(args, kwargs):
+            # A tensor that was given is there already, and may be one of those that are changed.
+            leaves = [
+                leaf._value if type(leaf) is LazyTensor and leaf._recorder is self.given else leaf for leaf in leaves
+            ]
             return self._call_with_values(function, nesting, leaves), None
         leaves = self._with_tensors_lifted(function, leaves)
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
@@ -361,7 +365,15 @@ class Recorder(Signatures):
         found: list[Any] = []
         shape = leaves_of(result, found)
         return rebuilt(
-            shape, iter([self.lift(item, ragged=False) if isinstance(item, torch.Tensor) else item for item in found])
+            shape,
+            iter(
+                [
+                    self.lift(item, ragged=False)
+                    if isinstance(item, torch.Tensor) and item.layout is torch.strided
+                    else item
+                    for item in found
+                ]
+            ),
         )
 
     # ---- Tensors that are given.
@@ -374,7 +386,7 @@ class Recorder(Signatures):
             if type(leaf) is LazyTensor:
                 rows = leaf._recorder is self.given and self._has_rows(leaf._value, function, lengths)
                 result.append(self._own(leaf, None, ragged=rows))
-            elif isinstance(leaf, torch.Tensor):
+            elif isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
                 shared = self._is_shared(leaf)
                 result.append(leaf if shared else self.lift(leaf, ragged=self._has_rows(leaf, function, lengths)))
             elif isinstance(leaf, np.ndarray):
@@ -421,6 +433,13 @@ class Recorder(Signatures):
         nesting = leaves_of(((rows,), {}), leaves)
         known = self._known(torch.stack, nesting, leaves, rows)
         return self._add_node_of(known, rows)  # type: ignore[arg-type, no-any-return]
+
+
+def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether there is a running mean, and this call may change it."""
+    mean = args[1] if len(args) > 1 else kwargs.get("running_mean")
+    by_position = args[5] if len(args) > 5 else False
+    return mean is not None and bool(kwargs.get("training", kwargs.get("use_input_stats", by_position)))
 
 
 CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))

@@ -111,6 +111,8 @@ class Signatures(Progress):
         self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
     ) -> KnownCall | Returned | None:
         """What is known of calls like this: how to record it, what it returns if that is no tensor, None if it needs values."""
+        if any(isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided for leaf in leaves):
+            return None
         codes = tuple([code_of(leaf) for leaf in leaves])
         template = (nesting, codes)
         types = tuple([handle._type for handle in handles])
