@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import foldloom as fl
 from benchmarks.corpora import DATA
-from benchmarks.on_the_fly_models import TASKS, Parsing, Task
+from benchmarks.on_the_fly_models import TASKS, ByHand, Parsing, Task
 from benchmarks.timing import interleaved, machine, median_ratio
 from examples.common import Sentence
 
@@ -74,10 +74,11 @@ class Systems:
         self.optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-4)
         model, with_cells = task.model, task.with_cells()
         self.losses: dict[str, Callable[[list[int]], Tensor]] = {ONE_BY_ONE: self._summed(fl.one_by_one(model))}
-        if task.has_by_hand:
-            self.losses[BY_HAND] = task.by_hand
-        if task.over_sequences:
-            self.losses[BY_HAND_ALONE] = self._by_hand_alone
+        if isinstance(task, ByHand):
+            by_hand = task.by_hand
+            self.losses[BY_HAND] = by_hand
+            if task.over_sequences:
+                self.losses[BY_HAND_ALONE] = lambda numbers: torch.stack([by_hand([n]) for n in numbers]).sum()
         for name, program, scheduler in (
             (BY_DEPTH, model, fl.ByDepth()),
             (BY_AGENDA, model, fl.ByAgenda()),
@@ -88,9 +89,6 @@ class Systems:
 
     def _summed(self, run: Callable[..., list[Tensor]]) -> Callable[[list[int]], Tensor]:
         return lambda numbers: torch.stack(run([self.task.examples[number] for number in numbers])).sum()
-
-    def _by_hand_alone(self, numbers: list[int]) -> Tensor:
-        return torch.stack([self.task.by_hand([number]) for number in numbers]).sum()
 
     def numbers(self, name: str, number: int) -> list[int]:
         """The examples of a round; for systems that are slow a few of them, from the smallest to the largest."""

@@ -37,15 +37,13 @@ from examples.tree_lstm import TreeLSTM
 
 
 class Task(ABC):
-    """A program, sentences to train it on, and the same by hand."""
+    """A program, and sentences to train it on."""
 
     cells: tuple[str, ...]
     """The modules that one would make cells."""
     model: nn.Module
     examples: list[Any]
     sizes: str
-    over_sequences = False
-    """Whether by hand, even one sentence alone runs in few large kernels."""
 
     def with_cells(self) -> Any:
         """The program with some of its modules made cells, on the same weights."""
@@ -55,20 +53,23 @@ class Task(ABC):
             setattr(model.get_submodule(owner), name, fl.cell(model.get_submodule(path)))
         return model
 
-    @property
-    def has_by_hand(self) -> bool:
-        return type(self).by_hand is not Task.by_hand
-
-    def by_hand(self, numbers: Sequence[int]) -> Tensor:
-        """The summed loss of some of the examples."""
-        raise NotImplementedError(f"nobody writes {type(self).__name__} by hand")
-
     @abstractmethod
     def size(self, number: int) -> int:
         """How much work an example is, to pick a fair few of a batch."""
 
 
-class Tagging(Task):
+class ByHand(Task):
+    """A task that can be batched by hand."""
+
+    over_sequences = False
+    """Whether by hand, even one sentence alone runs in few large kernels."""
+
+    @abstractmethod
+    def by_hand(self, numbers: Sequence[int]) -> Tensor:
+        """The summed loss of some of the examples."""
+
+
+class Tagging(ByHand):
     cells = ("embed", "context.rightward", "context.leftward", "score")
     over_sequences = True
 
@@ -92,7 +93,7 @@ class Tagging(Task):
         return len(self.examples[number].words)
 
 
-class CharacterTagging(Task):
+class CharacterTagging(ByHand):
     cells = (
         "embed",
         "embed_character",
@@ -186,7 +187,7 @@ class TreeLSTMInCells(nn.Module):
         return torch.stack(losses).sum()
 
 
-class TreeSentiment(Task):
+class TreeSentiment(ByHand):
     def with_cells(self) -> TreeLSTMInCells:
         return TreeLSTMInCells(self.model)  # type: ignore[arg-type]
 

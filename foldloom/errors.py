@@ -10,7 +10,12 @@
     │   └── NestedCellError     it called itself
     ├── PlanError               a plan or schedule that is not well formed
     │   └── CellMismatchError   a plan met other cells than it was made for
-    └── StackError              results of different structure cannot be stacked
+    ├── StackError              results of different structure cannot be stacked
+    └── BlockError              a block that cannot be what it was made to be
+        ├── BlockTypeError      two blocks that do not fit: one gives what the other does not take
+        ├── WiringError         a composition, declaration or dispatch that is not complete
+        └── BlockInputError     an example that is not what the blocks expect
+            └── MissingKeyError     it lacks a field, or has a key that no case is for
 
 What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
 while it runs becomes a CellError that names the cell, the shapes and the example.
@@ -61,3 +66,24 @@ class CellMismatchError(PlanError):
 
 class StackError(FoldloomError):
     pass
+
+
+class BlockError(FoldloomError):
+    pass
+
+
+class BlockTypeError(BlockError, TypeError):
+    pass
+
+
+class WiringError(BlockError, ValueError):
+    pass
+
+
+class BlockInputError(BlockError, ValueError):
+    pass
+
+
+class MissingKeyError(BlockInputError, KeyError):
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would print it quoted, on one line

@@ -206,14 +206,6 @@ class Graph:
         return self.output_slots.rows_of_node
 
     @cached_property
-    def first_operand_of_node(self) -> Ints:
-        return starts_of(self.arity_of_node)
-
-    @cached_property
-    def first_value_of_node(self) -> Ints:
-        return starts_of(self.width_of_node)
-
-    @cached_property
     def node_of_value(self) -> Ints:
         return np.repeat(np.arange(len(self.op_of_node)), self.width_of_node)
 

@@ -6,7 +6,6 @@ from foldloom.blocks.composition import AllOf, Composition, Record
 from foldloom.blocks.computing import Concat, FromTensor, Function, Stack, Zeros
 from foldloom.blocks.dispatch import ForwardDeclaration, OneOf, Optional
 from foldloom.blocks.endings import Metric, Void
-from foldloom.blocks.errors import BlockError, BlockInputError, BlockTypeError, MissingKeyError, WiringError
 from foldloom.blocks.inputs import InputTransform, OneHot, OneHotFromList, Scalar, Tensor, Vector
 from foldloom.blocks.items import GetItem, Length, Nth, Slice
 from foldloom.blocks.layers import FC, Embedding, FractalNet
@@ -26,6 +25,7 @@ from foldloom.blocks.types import (
     canonicalize_type,
     convert_to_type,
 )
+from foldloom.errors import BlockError, BlockInputError, BlockTypeError, MissingKeyError, WiringError
 
 __all__ = [
     "FC",

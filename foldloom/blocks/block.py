@@ -15,7 +15,6 @@ import torch
 
 from foldloom.blocks import copying
 from foldloom.blocks.cells import cell_key
-from foldloom.blocks.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
 from foldloom.blocks.inference import Clash, Unknown, attempt, head, known, unify, wait_for_head
 from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.model import Model
@@ -23,6 +22,7 @@ from foldloom.blocks.planner import Portable
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, TensorType, convert_to_type
 from foldloom.blocks.wires import Wire, connect_in_scope
+from foldloom.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
 from foldloom.lazy.cell import Cell, cell
 from foldloom.lazy.scope import user_line
 

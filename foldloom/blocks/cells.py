@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import torch
 
-from foldloom.blocks.errors import BlockError
 from foldloom.blocks.types import BlockType, TupleType
+from foldloom.errors import BlockError
 from foldloom.graph import Type
 from foldloom.lazy.cell import Cell, Settings, Signature
 from foldloom.lazy.nesting import Nesting

@@ -8,13 +8,13 @@ from typing import Any
 
 from foldloom.blocks.block import Block, Identity, chained, converts
 from foldloom.blocks.copying import Fresh
-from foldloom.blocks.errors import WiringError
 from foldloom.blocks.inference import Unknown, attempt, head, known, wait_for_head
 from foldloom.blocks.items import GetItem, item_getter
 from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TupleType, VoidType
 from foldloom.blocks.wires import Scope, Wire
+from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from foldloom.blocks.block import Block
 from foldloom.blocks.computing import zeros_of
 from foldloom.blocks.copying import Copyable, Fresh
-from foldloom.blocks.errors import WiringError
 from foldloom.blocks.inference import Unknown, known
 from foldloom.blocks.inputs import InputTransform
 from foldloom.blocks.items import takes_nothing
@@ -16,6 +15,7 @@ from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.planner import Portable
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, PyObjectType, convert_to_type
+from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.errors import WiringError
 from foldloom.blocks.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
+from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 from foldloom.lazy.tensor import LazyTensor
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foldloom.blocks.cells import NamedCell
-from foldloom.blocks.errors import BlockError, BlockInputError
 from foldloom.blocks.inference import known
 from foldloom.blocks.lowering import Lowering
 from foldloom.blocks.program import Program, terminals
 from foldloom.engine import Planned
-from foldloom.errors import ArgumentError, CellError
+from foldloom.errors import ArgumentError, BlockError, BlockInputError, CellError
 from foldloom.graph import Type
 from foldloom.lazy import Cell, plan, record
 from foldloom.recording import Recording

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from foldloom.blocks.block import Block, Pipe
-from foldloom.blocks.errors import WiringError
 from foldloom.blocks.inference import Unknown, head, known, wait_for_head
 from foldloom.blocks.items import element_of, refuse_endless, takes_nothing
 from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, SequenceType, TupleType
+from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 
 

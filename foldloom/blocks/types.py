@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.blocks.errors import BlockTypeError
+from foldloom.errors import BlockTypeError
 
 
 class BlockType:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foldloom.blocks.errors import WiringError
+from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 
 if TYPE_CHECKING:
