@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from foldloom.errors import RecordingError
 from foldloom.lazy import fibers as module
 from foldloom.lazy.fibers import Fibers
+from foldloom.lazy.torch_state import TorchState
 
 
 class Rounds:
@@ -42,7 +43,7 @@ def rounds() -> Rounds:
 
 
 def thread_state() -> tuple[Any, ...]:
-    return tuple(module._TorchState.capture())
+    return tuple(TorchState.capture())
 
 
 # Who runs, and when.

@@ -26,6 +26,7 @@ from torch.nn.utils import parametrizations
 import foldloom as fl
 from foldloom.lazy import fibers
 from foldloom.lazy.recorder import Recorder
+from foldloom.lazy.scope import scope
 from foldloom.lazy.tensor import LazyTensor
 from tests.law import assert_same, gradients
 from tests.law_on_the_fly import check_on_the_fly, steps_of
@@ -1624,13 +1625,13 @@ def test_a_change_of_part_of_what_is_the_users_is_refused(kind: str) -> None:
     assert torch.equal(given, expected)
 
 
-def _run_in_another_process(lines: str) -> None:
+def _run_in_another_process(lines: str) -> subprocess.CompletedProcess[str]:
     code = "import torch, foldloom as fl\n" + textwrap.dedent(lines)
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
 def test_an_error_of_torch_in_a_fiber_that_is_used_again() -> None:
-    _run_in_another_process(
+    done = _run_in_another_process(
         """
         def fails(x):
             try:
@@ -1643,6 +1644,7 @@ def test_an_error_of_torch_in_a_fiber_that_is_used_again() -> None:
         fl.batch(fails)([torch.ones(3)] * 5)
         """
     )
+    assert done.returncode == 0, done.stderr
 
 
 def test_given_rows_and_other_values_in_one_step() -> None:
@@ -1669,3 +1671,36 @@ def test_batch_norm_of_arguments(training: bool) -> None:
     module = nn.BatchNorm1d(3).train(training)
     inputs = sequences(2, 4, 3)
     check_on_the_fly(lambda x: module(x), inputs, sources=[*module.parameters(), *inputs], records=False)
+
+
+def _total(first: Any, rest: Any = None) -> torch.Tensor:
+    return first[0] - first[1] if rest is None else first + 3 * rest[0]
+
+
+def test_brackets_tell_calls_apart() -> None:
+    """Where the brackets stand is part of a call, empty ones too."""
+
+    def call(*args: Any) -> torch.Tensor:
+        recorder = scope.recorder
+        return _total(*args) if recorder is None else recorder.call_function(_total, args, None)
+
+    def function(x: torch.Tensor) -> Any:
+        y, ones = x * 2, torch.ones(2, 3) * x
+        sums = ones.sum([]), ones.sum(()), ones.sum([0]), ones.sum(0), ones.sum((0, 1)), ones.sum(1)
+        return call([x, y]), call(x, [y]), call((y, x)), call(x, (y,)), sums
+
+    inputs = vectors()
+    check_on_the_fly(lambda x: function(x * 1), inputs, sources=inputs)
+
+
+def test_a_wrong_shape_is_raised_and_not_printed() -> None:
+    done = _run_in_another_process(
+        """
+        try:
+            fl.batch(lambda x: x * 2 + torch.ones(5))([torch.ones(3)])
+        except RuntimeError as error:
+            print(error)
+        """
+    )
+    assert "broadcast" in done.stdout
+    assert done.stderr == ""

@@ -132,14 +132,6 @@ def rebuilt(nesting: Any, leaves: Iterator[Any]) -> Any:
     return kind(items)
 
 
-def template_of_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any], is_operand: Callable[[Any], Mark | None]
-) -> Template:
-    leaves: list[Any] = []
-    nesting = leaves_of((args, kwargs), leaves)
-    return nesting, tuple([is_operand(leaf) or static(leaf) for leaf in leaves])
-
-
 def static(value: Any) -> Hashable:
     """A setting, told from what merely equals it: 1 from True and 1.0, 0.0 from -0.0."""
     if type(value) is float:

@@ -12,7 +12,7 @@ to one; so tasks follow one another in one fiber until one of them pauses, and f
 **Whose state.** Torch keeps modes and settings for the whole thread or process, and a task may park within `torch.no_grad()`. They
 belong to the task: it starts with those that held where `run` was called, and has its own again when it goes on. A fiber
 that pauses returns to what held around the outermost `run`, so that only differences from that have to be noted, and there
-usually are none. What stands in `_TorchState`, the layers of `torch.func` and context variables are kept apart. Other state of the process
+usually are none. What stands in `TorchState` (`torch_state.py`), the layers of `torch.func` and context variables are kept apart. Other state of the process
 (`random`, numpy's generator, `warnings`, levels of forward-mode AD) is shared, as in a loop.
 
 **Whose random numbers.** As long as no task pauses, all draw from torch's default generator in turn, exactly as in a loop. A task
@@ -24,36 +24,24 @@ determined by the generator's state before `run`.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
-from ctypes import c_char
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-import torch
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
-from torch import _C, get_default_dtype, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled
-from torch._C import (
-    _autograd,
-    _functorch,
-    _get_deterministic_algorithms,
-    _is_any_autocast_enabled,
-    _is_multithreading_enabled,
-    _is_torch_function_enabled,
-)
-from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
+from torch import _C, get_default_dtype, is_grad_enabled
+from torch._C import _functorch
 from torch._C import _len_torch_function_stack as count_function_modes
 from torch._C import _pop_torch_function_stack as pop_function_mode
 from torch._C import _push_on_torch_function_stack as push_function_mode
-from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensor_hooks
 from torch._C._functorch import maybe_current_level as current_layer
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from foldloom.errors import RecordingError
+from foldloom.lazy.torch_state import TorchState, cross_inference_mode, outline, streams
 
 T = TypeVar("T")
 
@@ -177,7 +165,7 @@ class Fibers:
         try:
             if group.state != self._base:
                 self._base.apply()
-            self._streams = _streams()
+            self._streams = streams()
             self._streams_known = True
             self._take_turns(group)
         except BaseException as error:
@@ -272,7 +260,7 @@ class Fibers:
         at_home = group.state == self._base
         guard = None
         if not at_home:
-            guard = _cross_inference_mode(group.state.inference)
+            guard = cross_inference_mode(group.state.inference)
             group.state.apply()
         if group.owner is not None:
             for layer in reversed(group.owner.layers):
@@ -310,7 +298,7 @@ class Fibers:
     def _leave(self, fiber: _Fiber) -> None:
         """To what holds in the hub."""
         base = self._base
-        here = _outline() == base.outline
+        here = outline() == base.outline
         if here:
             # By far the most frequent differences, in a tenth of the time.
             grad, count = is_grad_enabled(), count_function_modes()
@@ -322,9 +310,9 @@ class Fibers:
                 here = DeviceContext not in map(type, modes)
         if not here or not (base.plain or base.holds()):
             self._take_up_modes(fiber)
-            fiber.state = _TorchState.capture()
+            fiber.state = TorchState.capture()
             fiber.layers = self._pop_layers()
-            fiber.guard = _cross_inference_mode(base.inference)
+            fiber.guard = cross_inference_mode(base.inference)
             base.apply()
         for stream in self._streams:
             stream.part(fiber)
@@ -365,7 +353,7 @@ class _Group:
     def __init__(self, tasks: list[Callable[[], Any]]) -> None:
         self.tasks = enumerate(tasks)
         self.results: list[Any] = [None] * len(tasks)
-        self.state = _TorchState.capture()
+        self.state = TorchState.capture()
         self.context: Context = copy_context()
         self.owner: _Fiber | None = None
         self.all_started = False
@@ -390,7 +378,7 @@ class _Fiber(greenlet):  # type: ignore[misc]
         self.grad: bool | None = None
         self.function_modes: list[Any] = []
         """Its torch state while it is away, if it differs from the hub's in these two things."""
-        self.state: _TorchState | None = None
+        self.state: TorchState | None = None
         """Its torch state while it is away, if it differs in other things; with the layers and the guard that go with it."""
         self.layers: list[Any] = []
         self.guard: Any = None
@@ -416,206 +404,3 @@ def _live() -> None:
 
 _given_up: list[_Fiber] = []
 """Kept, because freeing a greenlet means ending it."""
-
-
-class _Stream:
-    """One of torch's default generators, and who draws from what."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self._own: dict[_Fiber, torch.Tensor] = {}
-        """What those fibers will draw from that do not draw from the common stream."""
-        self._parted = 0
-        self._bytes_at = (c_char * generator.get_state().nbytes).from_address
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Note where the common stream is: tasks that do not pause, and `advance`, draw from it without being watched."""
-        self._common = self._generator.get_state()
-        self._content = self._bytes_at(self._common.data_ptr()).raw
-
-    def part(self, fiber: _Fiber) -> None:
-        """The fiber pauses: what it would draw next is kept for it, if it has drawn at all."""
-        now = self._generator.get_state()
-        if fiber.has_stream and fiber in self._own:
-            self._own[fiber] = now
-            self._generator.set_state(self._common)
-            return
-        # Comparing tensors takes ten times as long, and this is done whenever a fiber pauses.
-        content = self._bytes_at(now.data_ptr()).raw
-        if content == self._content:
-            return
-        self._own[fiber] = now
-        fiber.has_stream = True
-        self._parted += 1
-        digest = hashlib.blake2b(content, digest_size=8, salt=self._parted.to_bytes(8, "little")).digest()
-        self._generator.manual_seed(int.from_bytes(digest, "little"))
-        self.refresh()
-
-    def join(self, fiber: _Fiber) -> None:
-        if fiber in self._own:
-            self._generator.set_state(self._own[fiber])
-
-    def give_back(self, fiber: _Fiber) -> None:
-        """The fiber's tasks are done."""
-        if self._own.pop(fiber, None) is not None:
-            self._generator.set_state(self._common)
-
-
-def _streams() -> list[_Stream]:
-    generators = [torch.default_generator]
-    if torch.cuda.is_initialized():
-        generators += torch.cuda.default_generators
-    return [_Stream(generator) for generator in generators]
-
-
-class _TorchState(NamedTuple):
-    """What torch keeps for the whole thread, or the whole process, and a task may change for itself."""
-
-    outline: tuple[Any, ...]
-    plain: bool
-    """Whether nothing is on that has settings, so that the outline says all."""
-    grad: bool
-    inference: bool
-    dtype: torch.dtype
-    anomaly: tuple[bool, bool]
-    deterministic: tuple[bool, bool]
-    multithreading: bool
-    overrides: Any
-    autocast: tuple[Any, ...]
-    hooks_refusal: str | None
-    hooks: tuple[Any, ...]
-    dispatch_modes: tuple[Any, ...]
-    function_modes: tuple[Any, ...]
-    device_context: Any
-
-    @staticmethod
-    def capture() -> _TorchState:
-        hooks = _saved_tensor_hooks()
-        modes = count_dispatch_modes() + count_function_modes()
-        anomaly, deterministic = is_anomaly_enabled(), _get_deterministic_algorithms()
-        return _TorchState(
-            _outline(),
-            not (anomaly or deterministic or hooks or modes or _is_any_autocast_enabled()),
-            is_grad_enabled(),
-            is_inference_mode_enabled(),
-            get_default_dtype(),
-            (anomaly, torch.is_anomaly_check_nan_enabled()),
-            (deterministic, _C._get_deterministic_algorithms_warn_only()),
-            _is_multithreading_enabled(),
-            _C._get_torch_function_state(),  # type: ignore[attr-defined]
-            _autocast_settings(),
-            _autograd._saved_tensors_hooks_get_disabled_error_message(),
-            hooks,
-            tuple(_get_current_dispatch_mode_stack()),
-            _function_modes(),
-            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
-        )
-
-    def holds(self) -> bool:
-        """Whether this is the state now. Settings of what is off, before and now, are not looked at."""
-        return (
-            is_grad_enabled() is self.grad
-            and count_function_modes() == len(self.function_modes)
-            and _outline() == self.outline
-            and (self.plain or _TorchState.capture() == self)
-        )
-
-    def without_modes(self) -> _TorchState:
-        if not (self.dispatch_modes or self.function_modes):
-            return self
-        self.apply(modes=False)
-        try:
-            return _TorchState.capture()
-        finally:
-            self.apply()
-
-    def apply(self, *, modes: bool = True) -> None:
-        """Make this the state: all but inference mode and layers of `torch.func`, which can only be entered and left."""
-        # Modes would see what is called here, so they go first and come last.
-        while count_function_modes():
-            pop_function_mode()
-        while count_dispatch_modes():
-            _pop_mode()
-        _C._set_torch_function_state(self.overrides)  # type: ignore[attr-defined]
-        _C._set_grad_enabled(self.grad)
-        torch.set_default_dtype(self.dtype)
-        torch.set_anomaly_enabled(*self.anomaly)
-        _C._set_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
-        _C._set_multithreading_enabled(self.multithreading)
-        if _autocast_settings() != self.autocast:
-            *devices, cached = self.autocast
-            for device, enabled, dtype in devices:
-                torch.set_autocast_enabled(device, enabled)
-                torch.set_autocast_dtype(device, dtype)
-            torch.set_autocast_cache_enabled(cached)
-            torch.clear_autocast_cache()  # it holds weights that were cast for another fiber, perhaps without gradients
-        _autograd._saved_tensors_hooks_enable()
-        _take_saved_tensor_hooks()
-        for pack, unpack in self.hooks:
-            _autograd._push_saved_tensors_default_hooks(pack, unpack)
-        if self.hooks_refusal is not None:
-            _autograd._saved_tensors_hooks_disable(self.hooks_refusal, False)
-        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context if modes else None
-        if modes:
-            for mode in self.dispatch_modes:
-                _push_mode(mode)
-            for mode in self.function_modes:
-                push_function_mode(mode)
-
-
-def _outline() -> tuple[Any, ...]:
-    """All but the grad mode and function modes."""
-    return (
-        is_inference_mode_enabled(),
-        get_default_dtype(),
-        is_anomaly_enabled(),
-        _get_deterministic_algorithms(),
-        _is_multithreading_enabled(),
-        _is_torch_function_enabled(),
-        _is_any_autocast_enabled(),
-        count_dispatch_modes(),
-        top_saved_tensor_hooks(True),
-        current_layer(),
-    )
-
-
-def _function_modes() -> tuple[Any, ...]:
-    return tuple([_C._get_function_stack_at(number) for number in range(count_function_modes())])
-
-
-def _autocast_settings() -> tuple[Any, ...]:
-    devices = ["cpu"]
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is not None:
-        devices.append(accelerator.type)
-    settings = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
-    return (*settings, torch.is_autocast_cache_enabled())
-
-
-def _take_saved_tensor_hooks() -> list[Any]:
-    """All of them, outermost first."""
-    hooks: list[Any] = []
-    while (top := top_saved_tensor_hooks(True)) is not None:
-        hooks.insert(0, top)
-        _autograd._pop_saved_tensors_default_hooks()
-    return hooks
-
-
-def _saved_tensor_hooks() -> tuple[Any, ...]:
-    hooks = _take_saved_tensor_hooks()
-    for pack, unpack in hooks:
-        _autograd._push_saved_tensors_default_hooks(pack, unpack)
-    return tuple(hooks)
-
-
-def _cross_inference_mode(inside: bool) -> Any:
-    """Enter or leave inference mode, if that is to be done; exiting what is returned brings back all that held before.
-
-    Guards of different fibers do not nest, which is no harm: each brings back what it found, not what another changed.
-    """
-    if is_inference_mode_enabled() is inside:
-        return None
-    guard = _C._InferenceMode(inside)
-    guard.__enter__()
-    return guard

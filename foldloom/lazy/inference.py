@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -24,11 +27,15 @@ class Returned(NamedTuple):
     """What a function returns: the types of its tensors, and the nesting that they are in, with whatever else there is."""
 
     nesting: Any
-    leaves: tuple[Type, ...]
+    types: tuple[Type, ...]
 
-    @property
-    def types(self) -> tuple[Type, ...]:
-        return self.leaves
+
+_NO_ANSWER = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    NotImplementedError,  # what torch raises for operators that have no kernel for tensors without data
+)
 
 
 class NeedsValuesError(Exception):
@@ -38,9 +45,7 @@ class NeedsValuesError(Exception):
 def inferred(call: Call) -> Returned:
     try:
         result = _without_data(call)
-    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
-        raise NeedsValuesError from error
-    except (NotImplementedError, AssertionError) as error:
+    except _NO_ANSWER as error:
         raise NeedsValuesError from error
     except Exception as error:
         if _runs_on_ones(call):
@@ -54,9 +59,21 @@ def inferred(call: Call) -> Returned:
     return Returned(nesting, types)
 
 
+@contextmanager
+def _nothing_logged() -> Iterator[None]:
+    """Torch logs what fails here, beside raising it; the caller hears of it with the line that it comes from."""
+    log = logging.getLogger(fake_tensor.__name__)
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def _without_data(call: Call) -> Any:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with recording_paused(), torch.no_grad():
+    with recording_paused(), torch.no_grad(), _nothing_logged():
         with mode:
             blocks = [torch.empty(type.shape, dtype=dtype_of(type)) for type in call.operands]
         weights = {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _weights(call)}

@@ -198,6 +198,11 @@ class Recorder(Signatures):
             result = handler(self, args, kwargs or {})
             if result is not NotImplemented:
                 return result
+        return self._call_by_key(function, args, kwargs or {})
+
+    def _call_by_key(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The same for any arguments: those that are values, weights or plain settings make a key, under which a call like this
+        may be known. The key says everything that tells two calls apart, lists and tuples by their kind and length."""
         key: list[Any] = [function]
         operands: list[Any] = []
         depth = self.base_depth
@@ -210,11 +215,16 @@ class Recorder(Signatures):
             key += (tuple(kwargs), kinds, *[value or repr(value) for value in kwargs.values()])
         for arg in args:
             kind = type(arg)
-            for item in arg if kind is tuple or kind is list else (arg,):
+            if kind is tuple or kind is list:
+                items = arg
+                key += (kind, len(arg))
+            else:
+                items = (arg,)
+            for item in items:
                 kind = type(item)
                 if kind is LazyTensor:
                     if item._recorder is not self:
-                        return self._first_call(function, tuple(args), kwargs or {})[0]
+                        return self._first_call(function, tuple(args), kwargs)[0]
                     key.append(item._type)
                     if item._type.ragged:
                         is_ragged = True
@@ -223,33 +233,36 @@ class Recorder(Signatures):
                         if item._depth > depth:
                             depth = item._depth
                 elif kind is _Parameter:
-                    key.append(id(item))
+                    key += (kind, id(item))
                 elif kind in _STATIC:
-                    key.append(kind)
-                    key.append(item)
+                    key += (kind, item)
                 elif kind is float:
-                    key.append(item or repr(item))
+                    key += (kind, item or repr(item))
                 else:
-                    return self._first_call(function, tuple(args), kwargs or {})[0]
-            if kind is not type(arg):
-                key.append(type(arg))
+                    return self._first_call(function, tuple(args), kwargs)[0]
         frozen = tuple(key)
         known = self._calls.get(frozen)
         if known is None:
-            handler = ROW_HANDLERS.get(function) if is_ragged else None
-            if handler is not None:
-                result = handler(self, args, kwargs or {})
-                if result is not NotImplemented:
-                    return result
-            result, known = self._first_call(function, tuple(args), kwargs or {})
-            if known is not None and known.is_ragged is is_ragged:
-                self._calls[frozen] = known
-            return result
+            return self._call_unknown(frozen, function, tuple(args), kwargs, is_ragged)
         if is_ragged:
-            return self._call_known_ragged(known, function, tuple(args), kwargs or {})
+            return self._call_known_ragged(known, function, tuple(args), kwargs)
         result = self._add_node(known, operands, depth + 1)
         if known.is_view:
-            note_views(function, tuple(args), kwargs or {}, result)
+            note_views(function, tuple(args), kwargs, result)
+        return result
+
+    def _call_unknown(
+        self, key: tuple[Any, ...], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ragged: bool
+    ) -> Any:
+        """The first call under a key. What it teaches is kept, if the key says all that there is to it."""
+        handler = ROW_HANDLERS.get(function) if is_ragged else None
+        if handler is not None:
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        result, known = self._first_call(function, args, kwargs)
+        if known is not None and known.is_ragged is is_ragged:
+            self._calls[key] = known
         return result
 
     def _call_known_ragged(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -298,7 +311,7 @@ class Recorder(Signatures):
         if known is None:
             return self._call_with_values(function, nesting, leaves), None
         if not isinstance(known, KnownCall):
-            return rebuilt(known.nesting, iter(known.leaves)), None
+            return rebuilt(known.nesting, iter(())), None
         result = self._add_node_of(known, handles)
         if known.is_view:
             note_views(function, args, kwargs, result)

@@ -142,8 +142,6 @@ class Signatures(Progress):
         returned = _returned[signature]
         if returned is None or not returned.types:
             return returned
-        if len(returned.types) != len(returned.leaves):
-            return None
         op = Op(
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
             mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),

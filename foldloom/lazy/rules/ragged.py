@@ -113,12 +113,6 @@ def segment_mean(ragged: Ragged) -> torch.Tensor:
     return total / counts
 
 
-def _segment_extreme(ragged: Ragged, reduce: str) -> torch.Tensor:
-    """Gradients are shared among equals, as torch's own reductions do."""
-    result: torch.Tensor = torch.segment_reduce(ragged.values, reduce, lengths=ragged.lengths)
-    return result
-
-
 def _shares_of_extreme(ragged: Ragged, largest: bool) -> torch.Tensor:
     """The largest (or smallest) number over the rows of each member; its gradient is shared among equals."""
     index = ragged.example_of_row
