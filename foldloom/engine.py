@@ -16,6 +16,7 @@ from foldloom.placement import Placed, place
 from foldloom.plan import Plan, Statistics
 from foldloom.recording import Column, Recording, refuse_tracked
 from foldloom.schedulers import Scheduler
+from foldloom.watching import watching
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,9 @@ def _earlier_op(type: Type) -> Op:
 def prepare(
     recording: Recording, scheduler: Scheduler, placed: Placed | None = None, earlier: Ints | None = None
 ) -> Planned:
+    watcher = watching.watcher
+    if watcher is not None:
+        watcher.plans(recording, scheduler, earlier)
     graph = recording.graph
     plan = place(graph, scheduler.schedule(graph), placed, earlier)
     inputs: list[Column] = []
@@ -85,7 +89,10 @@ def prepare(
     for column in recording.inputs:
         inputs.append(_reorder(column, plan.input_order[start : start + len(column)]))
         start += len(column)
-    return Planned(plan, tuple(inputs), recording.results)
+    planned = Planned(plan, tuple(inputs), recording.results)
+    if watcher is not None:
+        watcher.planned(planned)
+    return planned
 
 
 def execute(
@@ -96,7 +103,14 @@ def execute(
     with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
         inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
-    return run_plan(planned.plan, inputs, kernels, buffers or Buffers(device))
+    buffers = buffers or Buffers(device)
+    watcher = watching.watcher
+    if watcher is None:
+        return run_plan(planned.plan, inputs, kernels, buffers)
+    kernels, buffers = watcher.runs(planned, kernels, buffers)
+    blocks = run_plan(planned.plan, inputs, kernels, buffers)
+    watcher.ran(planned)
+    return blocks
 
 
 def column_to_tensor(op: Op, column: Column, device: torch.device) -> torch.Tensor:

@@ -33,6 +33,7 @@ def test_public_names() -> None:
             "recording",
             "results",
             "schedulers",
+            "watching",
         }
     )
     assert all(getattr(fl, name) is not None for name in fl.__all__)

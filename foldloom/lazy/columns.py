@@ -14,6 +14,7 @@ from foldloom.errors import ArgumentError
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.lazy.weights import named_by_path
 from foldloom.recording import Column, Recording
+from foldloom.watching import watching
 
 _NONE = np.empty(0, np.int64)
 
@@ -50,7 +51,7 @@ class Columns:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.inputs: dict[tuple[Type, bool, bool], InputColumn] = {}
-        self.op_of_node: list[int] = []
+        self.op_of_node: list[int] = [] if watching.watcher is None else watching.watcher.nodes_of(self)
         self.operands: list[int] = []
         self.lengths: list[int] = []
         self.depth_of_node: list[int] = []
@@ -104,7 +105,10 @@ class Columns:
             value_count=self.value_count,
             lengths=np.array(self.lengths, np.int64) if self.lengths else _NONE,
         )
-        return Recording(graph, self._close_inputs(), tuple(results))
+        recording = Recording(graph, self._close_inputs(), tuple(results))
+        if watching.watcher is not None:
+            watching.watcher.recorded(recording, self.op_of_node)
+        return recording
 
     def _close_inputs(self) -> tuple[Column, ...]:
         columns = sorted(self.inputs.values(), key=lambda column: column.op_number)
@@ -143,7 +147,10 @@ class Columns:
             lengths=np.array(self.lengths, np.int64) if self.lengths else _NONE,
         )
         part = Recording(graph, self._close_inputs(), tuple(results))
-        self.op_of_node, self.operands, self.lengths, self.depth_of_node = [], [], [], []
+        if watching.watcher is not None:
+            watching.watcher.recorded(part, self.op_of_node)
+        self.op_of_node = [] if watching.watcher is None else watching.watcher.nodes_of(self)
+        self.operands, self.lengths, self.depth_of_node = [], [], []
         self.outputs, self.nodes_of_example, self.inputs = [], [], {}
         self.first_value = self.value_count
         self.base_depth = int(depth.max(initial=self.base_depth))

@@ -22,6 +22,7 @@ from foldloom.lazy.tensor import LazyTensor
 from foldloom.lazy.weights import Weights
 from foldloom.recording import Recording
 from foldloom.schedulers import ByDepth, Scheduler
+from foldloom.watching import watching
 
 
 class Progress(Inputs):
@@ -100,6 +101,8 @@ class Progress(Inputs):
         self.value_of(handle).backward(*args, **kwargs)
 
     def _demand(self) -> None:
+        if watching.watcher is not None:
+            watching.watcher.demanded()
         if self.on_demand is None:
             self.advance()
             return

@@ -1,0 +1,73 @@
+"""Who watches, if anybody does: `fl.explain`, `fl.show` and `fl.profile`.
+
+The front end and the engine ask once for each recording, part and run whether there is a watcher. A run that nobody watches pays for
+that with a comparison to None, and makes no call.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foldloom.engine import Planned
+    from foldloom.execution import Buffers, Kernel
+    from foldloom.graph import Ints
+    from foldloom.lazy.columns import Columns
+    from foldloom.recording import Recording
+    from foldloom.schedulers import Scheduler
+
+
+class Watcher(ABC):
+    """Is told what happens in its thread, in this order: a recording begins, values may be demanded, it is recorded, planned, and run."""
+
+    @abstractmethod
+    def nodes_of(self, columns: Columns) -> list[int]:
+        """A recording, or the next part of one, begins: the list in which it notes the op of each node."""
+
+    @abstractmethod
+    def recorded(self, recording: Recording, op_of_node: list[int]) -> None:
+        """A recording, or a part of one, is complete; its nodes were noted in this list."""
+
+    @abstractmethod
+    def demanded(self) -> None:
+        """The user's code needs a value that is not computed yet. Called where it asks."""
+
+    @abstractmethod
+    def plans(self, recording: Recording, scheduler: Scheduler, earlier: Ints | None) -> None:
+        """A batch, or a part of one, is about to be scheduled and placed. ``earlier`` as in `placement.place`."""
+
+    @abstractmethod
+    def planned(self, planned: Planned) -> None:
+        """It has been."""
+
+    @abstractmethod
+    def runs(
+        self, planned: Planned, kernels: Sequence[Kernel | None], buffers: Buffers
+    ) -> tuple[Sequence[Kernel | None], Buffers]:
+        """A plan is about to run: what it shall run with."""
+
+    @abstractmethod
+    def ran(self, planned: Planned) -> None:
+        """It has."""
+
+
+class _Watching(threading.local):
+    watcher: Watcher | None = None
+
+
+watching = _Watching()
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """What this thread records, plans and runs within is told to the watcher, and to no other."""
+    outer = watching.watcher
+    watching.watcher = watcher
+    try:
+        yield
+    finally:
+        watching.watcher = outer
