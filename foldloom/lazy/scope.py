@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,16 +53,26 @@ def recording_paused() -> Iterator[None]:
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PROGRAMS = tuple([os.path.join(_OURS, room) + os.sep for room in ("models", "tasks")])
+"""Rooms that hold models, which are to Foldloom what the user's are."""
 _TORCH = os.sep + "torch" + os.sep
+
+
+def user_frame() -> FrameType:
+    """The innermost frame of the user's code that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_machinery(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _is_machinery(file: str) -> bool:
+    return _TORCH in file or (file.startswith(_OURS) and not file.startswith(_PROGRAMS))
 
 
 def user_line() -> str:
     """The file and line of the user's code that is being run."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_OURS) or _TORCH in frame.f_code.co_filename
-    ):
-        frame = frame.f_back
+    frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
