@@ -7,6 +7,7 @@ from foldloom.plan import Plan
 from foldloom.ragged import Ragged
 from foldloom.recording import Recording
 from foldloom.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+from foldloom.views import explain
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "batching",
     "cell",
     "errors",
+    "explain",
     "lift",
     "one_by_one",
     "plan",

@@ -33,6 +33,7 @@ def test_public_names() -> None:
             "recording",
             "results",
             "schedulers",
+            "views",
             "watching",
         }
     )

@@ -6,13 +6,11 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
-
-from foldloom.collector import collector_resting
 
 if TYPE_CHECKING:
     from foldloom.lazy.cell import Cell
@@ -29,27 +27,28 @@ class _Scope(threading.local):
 scope = _Scope()
 
 
-@contextmanager
-def recording_into(recorder: Recorder) -> Iterator[None]:
-    """What is called within is recorded."""
-    outer = scope.recorder
-    scope.recorder = recorder
-    try:
-        with collector_resting():
-            yield
-    finally:
-        scope.recorder = outer
+class recording_into:  # noqa: N801 (used like a function)
+    """What is called within is recorded; without a recorder, it runs at once.
+
+    A class, because entering a generator takes several times as long.
+    """
+
+    __slots__ = ("_outer", "_recorder")
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        self._outer = scope.recorder
+        scope.recorder = self._recorder
+
+    def __exit__(self, *_: object) -> None:
+        scope.recorder = self._outer
 
 
-@contextmanager
-def recording_paused() -> Iterator[None]:
+def recording_paused() -> recording_into:
     """What is called within runs at once."""
-    outer = scope.recorder
-    scope.recorder = None
-    try:
-        yield
-    finally:
-        scope.recorder = outer
+    return recording_into(None)
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -61,12 +60,13 @@ _TORCH = os.sep + "torch" + os.sep
 def user_frame() -> FrameType:
     """The innermost frame of the user's code that is being run."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_machinery(frame.f_code.co_filename):
+    while frame.f_back is not None and is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
-def _is_machinery(file: str) -> bool:
+def is_machinery(file: str) -> bool:
+    """Whether a file is Foldloom's or torch's rather than the user's."""
     return _TORCH in file or (file.startswith(_OURS) and not file.startswith(_PROGRAMS))
 
 
@@ -76,7 +76,27 @@ def user_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def autocast_state() -> tuple[object, ...]:
+Autocast = tuple[torch.dtype | None, ...]
+Mode = tuple[bool, Autocast]
+"""The grad mode, and for each kind of device the dtype of autocast."""
+
+
+def autocast_state() -> Autocast:
     return tuple(
         [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
     )
+
+
+@contextmanager
+def in_mode(mode: Mode | None) -> Iterator[None]:
+    """The grad mode and autocast that held where a call was recorded; None if they hold for the whole batch."""
+    with ExitStack() as stack:
+        if mode is not None:
+            grad_enabled, autocast = mode
+            stack.enter_context(torch.set_grad_enabled(grad_enabled))
+            for kind, dtype in zip(("cpu", "cuda"), autocast, strict=True):
+                if dtype is not None:
+                    stack.enter_context(torch.autocast(kind, dtype))
+                elif torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -1,0 +1,53 @@
+"""Where in the user's code something was asked for, noted while somebody watches."""
+
+from __future__ import annotations
+
+import os
+from types import CodeType
+from typing import NamedTuple
+
+from foldloom.lazy.columns import Columns
+from foldloom.lazy.scope import is_machinery, user_frame
+from foldloom.views.survey import Place
+
+
+class _Line(NamedTuple):
+    """As little as tells a place, because one is taken for every node."""
+
+    code: CodeType
+    number: int
+
+
+def user_place() -> Place | None:
+    frame = user_frame()
+    return _place_of(_Line(frame.f_code, frame.f_lineno))
+
+
+def _place_of(line: _Line) -> Place | None:
+    """None where no code of the user's is being run: what blocks ask for, they ask for themselves."""
+    file = line.code.co_filename
+    if is_machinery(file):
+        return None
+    near = os.path.relpath(file) if os.path.exists(file) else file
+    return Place(file if near.startswith("..") else near, line.number, line.code.co_qualname)
+
+
+class NotedNodes(list[int]):
+    """The op of each node in recording order, as the recorder keeps it; notes beside it who asked, and where."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self._columns = columns
+        self.examples: list[int] = []
+        self._lines: list[_Line] = []
+
+    def append(self, op: int) -> None:
+        super().append(op)
+        # The front end sets its example before it records anything for it.
+        self.examples.append(getattr(self._columns, "example", 0))
+        frame = user_frame()
+        self._lines.append(_Line(frame.f_code, frame.f_lineno))
+
+    def places(self) -> list[Place | None]:
+        place_of_line = {line: _place_of(line) for line in set(self._lines)}
+        return [place_of_line[line] for line in self._lines]
