@@ -129,6 +129,32 @@ def test_weight_grads_take_one_product_for_many_steps(monkeypatch: pytest.Monkey
     assert products == [40, 40, 20]
 
 
+@pytest.mark.parametrize("padding_idx", [None, 1])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_sparse_gradients_of_a_table_are_joined_once(padding_idx: int | None, create_graph: bool) -> None:
+    table = nn.Embedding(6, 3, padding_idx=padding_idx, sparse=True, dtype=torch.float64)
+    read = fl.cell(table)
+    add = fl.cell(lambda state, row: state + row * state.sin())
+
+    def function(rows: list[int]) -> Any:
+        state = read(rows[0])
+        for row in rows[1:]:
+            state = add(state, read(row))
+        return state
+
+    batches = [[1, 2, 1], [0], [5, 5, 5, 1]]
+    grads = []
+    for run in (fl.one_by_one(function), fl.batch(function, scheduler=fl.OneByOne())):
+        with weight_grads_collected(enough_rows=2):
+            loss = torch.stack(run(batches)).sin().sum()
+        (grad,) = torch.autograd.grad(loss, [table.weight], create_graph=create_graph)
+        grads.append(grad)
+    assert all(grad.is_sparse for grad in grads)
+    torch.testing.assert_close(grads[1].to_dense(), grads[0].to_dense())
+    if not create_graph:
+        assert grads[1]._nnz() == sum(row != padding_idx for rows in batches for row in rows)
+
+
 def test_an_op_of_one_step_keeps_its_ordinary_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[type] = []
     seen = fl.cell(nn.Linear(2, 2))

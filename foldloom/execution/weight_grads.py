@@ -193,6 +193,32 @@ class _RowsLedger(_Ledger):
         return (table.index_add_(0, rows, grads),)
 
 
+class _SparseRowsLedger(_Ledger):
+    """The same for a table with sparse gradients: the rows and their gradients, joined once. Adding sparse tensors one to the other
+    would copy all that came before every time."""
+
+    def __init__(self, row_count: int, padding_row: int) -> None:
+        super().__init__()
+        self._row_count, self._padding_row = row_count, padding_row
+
+    def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        self._noted.setdefault(_backward_pass(), []).append((left, right))
+
+    def add(
+        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        assert total is None, "all uses are settled at once"
+        return (sparse_rows(left, right, self._row_count, self._padding_row),)
+
+
+def sparse_rows(rows: torch.Tensor, grads: torch.Tensor, row_count: int, padding_row: int) -> torch.Tensor:
+    """The gradient of a table, with an entry for every row that was read, as often as it was."""
+    if padding_row >= 0:
+        counts = rows != padding_row
+        rows, grads = rows[counts], grads[counts]
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), grads, (row_count, grads.shape[1]), check_invariants=False)
+
+
 class _Tap(torch.autograd.Function):
     """Runs backward once all uses have; answers for them."""
 
@@ -244,9 +270,15 @@ class _Product(torch.autograd.Function):
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, ledger: _Ledger, padding_row: int, token: torch.Tensor, rows: torch.Tensor, table: torch.Tensor
+        ctx: Any,
+        ledger: _Ledger,
+        padding_row: int,
+        sparse: bool,
+        token: torch.Tensor,
+        rows: torch.Tensor,
+        table: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.ledger, ctx.padding_row, ctx.row_count = ledger, padding_row, len(table)
+        ctx.ledger, ctx.padding_row, ctx.sparse, ctx.row_count = ledger, padding_row, sparse, len(table)
         ctx.save_for_backward(rows)
         return functional.embedding(rows, table)
 
@@ -256,11 +288,13 @@ class _Lookup(torch.autograd.Function):
         flat, grad_rows = rows.reshape(-1), grads[0].reshape(-1, grads[0].shape[-1])
         if not torch.is_grad_enabled():
             ctx.ledger.note(flat, grad_rows)
-            return None, None, None, None, None
+            return None, None, None, None, None, None
+        if ctx.sparse:
+            return None, None, None, None, None, sparse_rows(flat, grad_rows, ctx.row_count, ctx.padding_row)
         if ctx.padding_row >= 0:
             grad_rows = grad_rows.masked_fill((flat == ctx.padding_row).unsqueeze(1), 0)
         table = grad_rows.new_zeros(ctx.row_count, grad_rows.shape[1]).index_add(0, flat, grad_rows)
-        return None, None, None, None, table
+        return None, None, None, None, None, table
 
 
 def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -300,16 +334,18 @@ def _use_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    if type(weight) is not LateWeight or max_norm is not None or scale_grad_by_freq or sparse:
+    if type(weight) is not LateWeight or max_norm is not None or scale_grad_by_freq:
         return NotImplemented
     row_count = len(weight.weight)
     padding_row = -1 if padding_idx is None else padding_idx % row_count
-    known = weight.uses.get(("rows", padding_row))
+    key = ("rows", padding_row, sparse)
+    known = weight.uses.get(key)
     if known is None:
-        ledger, token = weight.tap(("rows", padding_row), _RowsLedger(row_count, padding_row), weight.weight)
+        book = (_SparseRowsLedger if sparse else _RowsLedger)(row_count, padding_row)
+        ledger, token = weight.tap(key, book, weight.weight)
     else:
         ledger, token, _ = known
-    return _lookup(ledger, padding_row, token, input, weight.weight)
+    return _lookup(ledger, padding_row, sparse, token, input, weight.weight)
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
