@@ -70,6 +70,15 @@ class Session:
         """A value that has been computed, without its gradient."""
         return self._buffers.row(int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value]))
 
+    def rows(self, values: Sequence[int]) -> torch.Tensor:
+        """Several of one type, stacked."""
+        arena = int(self._placed.arena_of_value[values[0]])
+        return self._buffers.rows(arena, self._placed.row_of_value[np.array(values)])
+
+    def number(self, value: int) -> Any:
+        """A value that is one number, as Python's."""
+        return self._buffers.number(int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value]))
+
 
 @cache
 def _earlier_op(type: Type) -> Op:

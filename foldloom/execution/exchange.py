@@ -27,6 +27,7 @@ import torch
 
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.pool import empty, zeros
+from foldloom.graph import Ints
 from foldloom.plan import Access, Arena, Plan, Read, Write
 
 
@@ -47,6 +48,7 @@ class Buffers:
         self._inputs: Sequence[Write] = ()
         self._unwritten: list[Iterator[torch.Tensor]] = []
         self._indices: Iterator[torch.Tensor] = iter(())
+        self._numbers: dict[int, Any] = {}
 
     def admit(self, plan: Plan) -> None:
         """Make room for a plan, whose exchanges come next."""
@@ -55,7 +57,7 @@ class Buffers:
             rows_of_write[write.arena].append(write.size)
         # Moves of earlier plans keep the shapes that their tokens had.
         self._like = list(self._like)
-        self._unwritten = []
+        self._unwritten, self._numbers = [], {}
         for number, (arena, sizes) in enumerate(zip(plan.arenas, rows_of_write, strict=True)):
             if number == len(self._rows):
                 self._add(arena)
@@ -92,6 +94,18 @@ class Buffers:
     def row(self, arena: int, row: int) -> torch.Tensor:
         """A row that has been written, for somebody who wants its numbers and no gradient."""
         return self._rows[arena][row]
+
+    def rows(self, arena: int, rows: Ints) -> torch.Tensor:
+        return self._rows[arena].index_select(0, torch.from_numpy(rows).to(self._device))
+
+    def number(self, arena: int, row: int) -> Any:
+        """The only number of a row, as Python's. Many examples may ask, so an arena is looked into through numpy, where it can be."""
+        numbers = self._numbers.get(arena)
+        if numbers is None:
+            rows = self._rows[arena]
+            readable = rows.device.type == "cpu" and rows.dtype in _IN_NUMPY
+            numbers = self._numbers[arena] = rows.detach().numpy() if readable else rows
+        return numbers[row].item()
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         """Take the constants as they are; what is left must be written by the first exchange."""
@@ -162,6 +176,19 @@ class Buffers:
 
 
 _GATHER = Access.GATHER
+_IN_NUMPY = frozenset(
+    (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    )
+)
 _is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 

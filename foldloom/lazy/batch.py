@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foldloom.collector import collector_resting
 from foldloom.engine import Planned, execute, prepare
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.lazy.cell import cell_of_module, find_cell, paths_of_cells
@@ -47,7 +48,7 @@ class Batched:
         recorder.on_demand = fibers.park
         recorder.fibers = fibers
         try:
-            with recording_into(recorder):
+            with recording_into(recorder), collector_resting():
                 tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
                     recorder.add_result(outputs, template)
@@ -142,7 +143,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
     recorder.on_demand = recorder.advance
     recorder.begin(0)
     try:
-        with recording_into(recorder), RecordingMode(recorder):
+        with recording_into(recorder), collector_resting(), RecordingMode(recorder):
             yield
         recorder.advance()
     finally:
@@ -180,7 +181,7 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
     recorder = Recorder(ByDepth(), function)
     recorder.on_demand = partial(_refuse_demand, function)
     try:
-        with recording_into(recorder):
+        with recording_into(recorder), collector_resting():
             recorder.end_example(*_record_example(recorder, function, args, 0))
         if not isinstance(function, torch.nn.Module):
             return recorder.close()
@@ -215,7 +216,7 @@ def _record_example(
     with RecordingMode(recorder):
         outputs: list[LazyTensor] = []
         template = template_of(function(*[_lifted(recorder, arg) for arg in args]), LazyTensor, outputs)
-        return [recorder.output(output) for output in outputs], template
+        return recorder.as_outputs(outputs), template
 
 
 def _lifted(recorder: Recorder, arg: Any) -> Any:

@@ -52,25 +52,39 @@ class Progress(Inputs):
             return self._number_of_input[handle._value]
         if handle.numel() != 1:
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
-        return self.plain_value_of(handle).item()
+        if handle._type.ragged or handle._value in self._value_of_input:
+            return self.plain_value_of(handle).item()
+        return self._computed(handle._value).number(handle._value)
 
     def plain_value_of(self, handle: LazyTensor) -> torch.Tensor:
         """The value, without its gradient."""
         if handle._type.ragged:
-            rows = [self.plain_value_of(LazyTensor(self, row, handle._type.row, 0)) for row in handle._value]
-            with recording_paused():
-                return torch.stack(rows) if rows else torch.empty(handle.shape, dtype=handle.dtype)
+            return self._plain_rows_of(handle)
         given = self._value_of_input.get(handle._value)
         if given is not None:
             return given.detach()
         if handle._value in self._number_of_input:
             with recording_paused():
                 return torch.tensor(self._number_of_input[handle._value], dtype=handle.dtype)
-        if handle._value >= self.first_value:
+        session = self._computed(handle._value)
+        with recording_paused():
+            return session.row(handle._value)
+
+    def _plain_rows_of(self, handle: LazyTensor) -> torch.Tensor:
+        given = [self._value_of_input[value] for value in handle._value if value in self._value_of_input]
+        all_given = len(given) == len(handle._value)
+        session = None if all_given else self._computed(max(handle._value))
+        with recording_paused():
+            if not given and all_given:
+                return torch.empty(handle.shape, dtype=handle.dtype)
+            return torch.stack(given).detach() if session is None else session.rows(handle._value)
+
+    def _computed(self, value: int) -> Session:
+        """The session that has computed a value, and all before it."""
+        if value >= self.first_value:
             self._demand()
         assert self.session is not None
-        with recording_paused():
-            return self.session.row(handle._value)
+        return self.session
 
     def value_of(self, handle: LazyTensor) -> torch.Tensor:
         return self.values_of([handle])[0]
@@ -169,7 +183,7 @@ class Progress(Inputs):
 
     def add_result(self, outputs: Sequence[LazyTensor], result: Any) -> None:
         """The result of the next example, without the outputs that belong in it."""
-        self.outputs += [self._own(output, None)._value for output in outputs]
+        self.outputs += [output._value for output in outputs]
         self._results.append(result)
 
     def close(self, cells: dict[str, str] | None = None, weights: dict[str, str] | None = None) -> Recording:

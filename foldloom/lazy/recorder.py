@@ -79,7 +79,12 @@ class Recorder(Signatures):
                 continue
             column = self._column_of_number.get(type(arg))
             if column is not None:
-                operands.append(self.add_input(column, arg))
+                # `add_input`, written out: a program over trees gives as many words as it makes nodes.
+                column.values.append(arg)
+                self.op_of_node.append(column.op_number)
+                self.depth_of_node.append(0)
+                operands.append(self.value_count)
+                self.value_count += 1
                 key.append(column.type)
             elif isinstance(arg, _CONTAINERS):
                 return self._call_nested(cell, self._without_done(args, operands, key[1:]), settings)
@@ -416,9 +421,14 @@ class Recorder(Signatures):
             return False
         return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1)
 
-    def output(self, handle: LazyTensor) -> LazyTensor:
-        """A value that is returned from an example."""
-        return self.dense(self._own(handle, None, ragged=False))
+    def as_outputs(self, handles: Sequence[LazyTensor]) -> list[LazyTensor]:
+        """Values that are returned from an example."""
+        return [
+            handle
+            if handle._recorder is self and not handle._type.ragged
+            else self.dense(self._own(handle, None, ragged=False))
+            for handle in handles
+        ]
 
     # ---- Rows.
 
