@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 import foldloom as fl
 from foldloom.lazy import fibers
@@ -1344,6 +1345,70 @@ class Straight(torch.autograd.Function):
         return grads[0]
 
 
+class Tenfold(torch.autograd.Function):
+    """A product and a place that has no gradient; the gradient of one factor is ten times too large."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, y: torch.Tensor, scale: float) -> Any:
+        return x * y * scale, x.argmax()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.scale = inputs[2]
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return 10 * grads[0] * y * ctx.scale, grads[0] * x * ctx.scale, None
+
+
+class InNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.detach().numpy() * 3) + torch.zeros(3)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0] * 7
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x.mul_(2))
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0] * 2
+
+
+def test_an_autograd_function_that_changes_its_argument_is_refused() -> None:
+    with pytest.raises(fl.errors.ArgumentError, match="Let its forward return a new tensor"):
+        fl.batch(lambda x: Doubles.apply(x * 2))(vectors())
+
+
+def test_an_autograd_function_of_what_comes_out_of_batching() -> None:
+    x = vector(3)
+    rounded = Straight.apply(batched(lambda: [x * 3])[0])
+    assert_same(torch.autograd.grad(rounded.sum(), x), [torch.full((3,), 3.0)])
+
+
+def test_checkpoints_that_are_reentrant() -> None:
+    inputs, weight = vectors(), nn.Parameter(torch.randn(3))
+    found = []
+    for run in (fl.one_by_one, fl.batch):
+        weight.grad = None
+        results = run(lambda x: checkpoint(lambda y: y.tanh() * weight * (x * 2), x * 3, use_reentrant=True))(inputs)
+        sum(result.sum() for result in results).backward()
+        found.append(weight.grad)
+    assert_same(found[1], found[0])
+
+
 def _row_changed(x: torch.Tensor) -> Any:
     y = x[1]
     y.mul_(2)
@@ -1426,13 +1491,86 @@ def _array_changed(x: torch.Tensor) -> Any:
 _weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
 
 
-def _weight_changed(x: torch.Tensor) -> Any:
+def _changed_after(use: Callable[[torch.Tensor], Any], waits: bool = False) -> Callable[[torch.Tensor], Any]:
+    def function(x: torch.Tensor) -> Any:
+        y = use(x)
+        if waits:
+            y.sum().item()
+        with torch.no_grad():
+            for tensor in (_weight, _changing.weight, _changing.scale, _double, _buffer):
+                tensor.fill_(2.0)
+        return y
+
+    return function
+
+
+class Changing(nn.Linear):
+    """A cell with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3, dtype=torch.float64)
+        self.register_buffer("scale", torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+_changing, _linear_changing = Changing(), nn.Linear(3, 3, dtype=torch.float64)
+_linear_changing.weight = _changing.weight
+_changing_cell = fl.cell(_changing)
+_double, _buffer = torch.ones(3, 3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+
+CHANGED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a weight": lambda x: x * _weight,
+    "a weight by which another is derived": lambda x: x * (_weight * 2),
+    "a weight of a module": lambda x: _linear_changing(x),
+    "a buffer of a cell": lambda x: _changing_cell(x),
+    "a table for all": lambda x: x @ _double,
+    "a vector for all": lambda x: x * _buffer,
+}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_calls_read_may_not_change_before_they_run(name: str, waits: bool) -> None:
+    with pytest.raises(fl.errors.ArgumentError, match="changed in place"):
+        fl.batch(_changed_after(CHANGED[name], waits))(vectors())
+
+
+def test_a_derived_weight_that_changes_is_refused_or_right() -> None:
+    inputs = vectors()
+
+    def function(x: torch.Tensor) -> Any:
+        double = _swapped.weight * 2
+        double.add_(1)
+        return x @ double
+
+    check_on_the_fly(function, inputs, sources=[*inputs, _swapped.weight])
+    with pytest.raises(fl.errors.ArgumentError, match="Make a new tensor instead"):
+        fl.batch(lambda x: (x @ (_swapped.weight * 2), function(x)))(inputs)
+
+
+def test_weights_may_change_before_they_are_met_and_after_the_batch() -> None:
+    inputs = vectors()
     with torch.no_grad():
-        _weight.fill_(1.0)
-    y = x.detach() * _weight
+        _weight.fill_(3.0)
+    check_on_the_fly(lambda x: x * _weight, inputs, sources=inputs)
     with torch.no_grad():
-        _weight.fill_(2.0)
-    return y, x.detach() * _weight
+        _weight.fill_(4.0)
+    assert_same(fl.batch(lambda x: x * _weight)(inputs), [x * 4 for x in inputs])
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_cell_that_is_switched_to_another_mode_is_refused(back: bool) -> None:
+    cell = fl.cell(nn.Dropout(0.5))
+
+    def function(x: torch.Tensor) -> Any:
+        y = cell(x), cell.eval()(x)
+        cell.train(back)
+        return y
+
+    with pytest.raises(fl.errors.ArgumentError, match="a batch for each"):
+        fl.batch(function)(vectors())
 
 
 _swapped, _other = nn.Linear(3, 3, dtype=torch.float64), nn.Linear(3, 3, dtype=torch.float64)
@@ -1449,6 +1587,12 @@ def _module_changed(x: torch.Tensor) -> Any:
     after = _swapped(x)
     _swapped.weight = own
     return before, after
+
+
+def _derived_without_gradients(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        fixed = _swapped.weight * 2
+    return x @ fixed, x @ (_swapped.weight * 2)
 
 
 _attention = nn.MultiheadAttention(4, 2, dtype=torch.float64)
@@ -1479,6 +1623,20 @@ _by_frequency = nn.Embedding(5, 3, scale_grad_by_freq=True, dtype=torch.float64)
 
 
 SUBTLE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "autograd.Function": lambda x: (
+        Straight.apply(x * 3),
+        Straight.apply(_swapped.weight) * x[0],
+        Straight.apply(x.detach()),
+    ),
+    "autograd.Function of several": lambda x: (Tenfold.apply(x, x * 2, 3.0), Tenfold.apply(_swapped.bias, x[0], 2.0)),
+    "autograd.Function in numpy": lambda x: (InNumpy.apply(x * 2), InNumpy.apply(x[0])),
+    "functional_call": _called_with_others,
+    "functional_call with parameters": lambda x: torch.func.functional_call(
+        _swapped, dict(_other.named_parameters()), (x,)
+    ),
+    "a module whose weight is replaced": _module_changed,
+    "a derived weight without gradients": _derived_without_gradients,
+    "checkpoint": lambda x: checkpoint(lambda y: y.tanh() * (x * 2), x * 3, use_reentrant=False),
     "frequencies": lambda x: _by_frequency((x[:, 0] > 0).long()),
     "a row, not the first": _row_changed,
     "a row of a list": _row_of_list_changed,
@@ -1492,17 +1650,13 @@ SUBTLE: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", SUBTLE)
 def test_subtle_cases(name: str) -> None:
     inputs = sequences(4, 4, 4)
-    check_on_the_fly(lambda x: SUBTLE[name](x * 1.5), inputs, sources=[*inputs, _by_frequency.weight], records=False)
+    sources = [*inputs, _by_frequency.weight, *_swapped.parameters(), *_other.parameters()]
+    check_on_the_fly(lambda x: SUBTLE[name](x * 1.5), inputs, sources=sources, records=False)
 
 
-LATER = "the module runs later, with the weights that it has then"
 SAME = "not known as the same memory"
 NO_TENSOR = "refused: a value is no tensor"
 FAULTS: dict[str, tuple[str, Callable[[torch.Tensor], Any]]] = {
-    "autograd.Function": ("its own backward is not used: gradients of what its forward records", lambda x: Straight.apply(x * 3)),
-    "functional_call": (LATER, _called_with_others),
-    "a module whose weight is replaced": (LATER, _module_changed),
-    "a weight that changes": ("not noticed: what was recorded before reads the new weight", _weight_changed),
     "rows of a list": ("slices of lists do not follow it", _rows_of_list_changed),
     "a row of a list that changes": ("rows of lists do not follow it", _row_of_a_list_that_changes),
     "a list reshaped": ("what ragged rules return is not known as a view", _list_reshaped),
@@ -1558,7 +1712,6 @@ def test_batch_norm_keeps_its_statistics() -> None:
     assert_same(statistics[1], statistics[0])
 
 
-@wrong("the module runs later, in the mode that it has then")
 def test_a_module_runs_in_the_mode_that_it_was_called_in() -> None:
     module = nn.LSTM(3, 20, 2, dropout=0.5)
 
@@ -1586,17 +1739,15 @@ def test_autocast_to_another_dtype() -> None:
             assert fl.batch(lambda x: x @ weight)([torch.ones(3, dtype=torch.float32)])[0].dtype is dtype
 
 
-@wrong("the mode in which a whole batch runs prevails")
-def test_gradients_enabled_within_no_grad() -> None:
+def test_gradients_enabled_within_no_grad_are_refused() -> None:
     linear = nn.Linear(3, 3)
 
     def function(x: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
             return linear(x)
 
-    with torch.no_grad():
-        results = fl.batch(function)(vectors())
-    assert results[0].requires_grad
+    with torch.no_grad(), pytest.raises(fl.errors.ArgumentError, match=r"Call fl\.batch where they are enabled"):
+        fl.batch(function)(vectors())
 
 
 @pytest.mark.parametrize("kind", ["part", "list", "inplace"])

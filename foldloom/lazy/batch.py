@@ -13,6 +13,7 @@ from foldloom.collector import collector_resting
 from foldloom.engine import Planned, execute, prepare
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.lazy.cell import cell_of_module, find_cell, paths_of_cells
+from foldloom.lazy.custom import watch_functions
 from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.mode import RecordingMode, watch_modules
 from foldloom.lazy.operations import is_function, kernels_of
@@ -43,6 +44,7 @@ class Batched:
         if outer is not None:
             return self._call_within(outer, examples)
         watch_modules()
+        watch_functions()
         recorder = Recorder(self.scheduler, self.function, self.cells)
         fibers = Fibers(recorder.advance, noun="example")
         recorder.on_demand = fibers.park
@@ -53,7 +55,9 @@ class Batched:
                 for outputs, template in fibers.run(tasks):
                     recorder.add_result(outputs, template)
             if recorder.session is None:
-                return self.run(prepare(recorder.close(), self.scheduler))
+                planned = prepare(recorder.close(), self.scheduler)
+                with recorder.unchanged.as_recorded():
+                    return self.run(planned)
             return self._give_back(*recorder.finish())
         finally:
             recorder.end()
@@ -139,6 +143,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
     watch_modules()
+    watch_functions()
     recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
     recorder.on_demand = recorder.advance
     recorder.begin(0)
@@ -178,6 +183,7 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
     If the function is a module, its cells are named by their path in it, and the recording can be kept on disk.
     """
     watch_modules()
+    watch_functions()
     recorder = Recorder(ByDepth(), function)
     recorder.on_demand = partial(_refuse_demand, function)
     try:

@@ -198,6 +198,8 @@ class Cell(torch.nn.Module):
         return self
 
     def train(self, mode: bool = True) -> Cell:
+        if scope.recorder is not None and self.module is not None:
+            scope.recorder.unchanged.check_mode(self.module, mode)
         super().train(mode)
         if isinstance(self.function, torch.nn.Module):
             self.function.train(mode)

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import is_grad_enabled
 
 from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import ANY, Type
-from foldloom.lazy.calls import OPERAND, SHARED, Mark, leaves_of, name_of, rebuilt, static
+from foldloom.lazy.calls import OPERAND, SHARED, Mark, leaves_of, static
 from foldloom.lazy.cell import Cell, unbatchable
 from foldloom.lazy.columns import Columns, InputColumn
 from foldloom.lazy.rules.base import forms
-from foldloom.lazy.scope import autocast_state, recording_paused, user_line
+from foldloom.lazy.scope import recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy.unchanged import Unchanged
 from foldloom.lazy.weights import name_of_weight
 
 
@@ -37,7 +37,9 @@ class Inputs(Columns):
         self._device: torch.device | None = None
         self._first_cell: Cell | None = None
         self._devices_met: set[tuple[torch.device, Cell]] = set()
-        self._input_of_tensor: dict[tuple[int, int, bool], LazyTensor] = {}
+        self._input_of_tensor: dict[tuple[int, int, bool], tuple[LazyTensor, int]] = {}
+        """Inputs that are tensors, and the example that gave each first."""
+        self.unchanged = Unchanged()
         self._column_of_number: dict[type, InputColumn] = {}
         self._default_dtype = torch.get_default_dtype()
         self._type_of_number = _types_of_numbers(self._default_dtype)
@@ -46,9 +48,9 @@ class Inputs(Columns):
         self._number_of_input: dict[int, Any] = {}
         self.users_own: set[int] = set()
         """Values that are tensors of the user's: what changes them in place would have to change those."""
-        self._derivation: dict[int, Hashable] = {}
-        """How each derived weight is made, by its identity."""
-        self._derived: dict[Hashable, tuple[Hashable, torch.Tensor]] = {}
+        self._derivation: dict[int, tuple[Hashable, torch.Tensor, int]] = {}
+        """How each derived weight is made, by its identity; with the weight, and its version when it was made."""
+        self._derived: dict[Hashable, torch.Tensor] = {}
         self._example_of_tensor: dict[int, int] = {}
 
     @property
@@ -65,8 +67,8 @@ class Inputs(Columns):
         if ragged is None:
             ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
         version = -1 if tensor.is_inference() else tensor._version
-        known = self._input_of_tensor.get((id(tensor), version, ragged))
-        if known is None:
+        found = self._input_of_tensor.get((id(tensor), version, ragged))
+        if found is None:
             type = type_of(tensor)
             self._device = self._device or tensor.device
             if ragged:
@@ -81,7 +83,11 @@ class Inputs(Columns):
                 column.versions.append(version)
                 known = LazyTensor(self, self.add_input(column, tensor), type, 0)
                 self._value_of_input[known._value] = tensor
-            self._input_of_tensor[id(tensor), version, ragged] = known
+            self._input_of_tensor[id(tensor), version, ragged] = known, self.example
+            return known
+        known, example = found
+        if example != self.example:
+            self.unchanged.note_tensors((tensor,))
         return known
 
     def _is_shared(self, tensor: torch.Tensor) -> bool:
@@ -98,27 +104,12 @@ class Inputs(Columns):
         return self._own(handle, None, ragged=False)
 
     def is_derived(self, value: object) -> bool:
-        """Whether a tensor was made of weights alone."""
-        return id(value) in self._derivation
+        """Whether a tensor was made of weights alone, and has not been changed since."""
+        known = self._derivation.get(id(value))
+        return known is not None and known[1]._version == known[2]
 
     def _name_of_shared(self, tensor: torch.Tensor) -> Hashable:
-        return self._derivation.get(id(tensor)) or name_of_weight(tensor)
-
-    def _derive(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
-        """A function of weights alone is computed once, for everybody."""
-        sources = tuple([self._name_of_shared(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
-        derivation = (name_of(function), (nesting, tuple([code_of(leaf) for leaf in leaves])), sources)
-        key = (derivation, is_grad_enabled(), autocast_state())
-        known = self._derived.get(key)
-        if known is not None:
-            return known[1]
-        args, kwargs = rebuilt(nesting, iter(leaves))
-        with recording_paused():
-            made = function(*args, **kwargs)
-        if isinstance(made, torch.Tensor) and function not in DRAWS:
-            self._derived[key] = derivation, made
-            self._derivation[id(made)] = derivation
-        return made
+        return self._derivation[id(tensor)][0] if self.is_derived(tensor) else name_of_weight(tensor)
 
     def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor:
         """What a function like `torch.zeros` returns: made once, for everybody."""

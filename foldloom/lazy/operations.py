@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import torch
 
 from foldloom.execution import Kernel
 from foldloom.graph import Op
@@ -16,6 +13,7 @@ from foldloom.lazy.rules import batched_form, ragged_form
 from foldloom.lazy.rules.fallback import Fallback
 from foldloom.lazy.rules.losses import without_gradients
 from foldloom.lazy.rules.modules import flat_results
+from foldloom.lazy.scope import in_mode
 from foldloom.lazy.weights import Weights
 
 DIRECT_RULE, CELL = "direct rule", "cell"
@@ -29,7 +27,7 @@ def _kernel_of(op: Op, owner: object, weights: Weights) -> Kernel:
     if is_function(op):
         kernel = _function_kernel(op, weights)
     else:
-        with _mode(op.mode):
+        with in_mode(op.mode):
             kernel = find_cell(op.key, owner).kernel(op)
     if op.mode is not None:
         kernel.call = _in_mode(kernel.call, op.mode)
@@ -69,22 +67,7 @@ def how(kernel: Kernel) -> str:
 
 def _in_mode(call: Callable[..., Any], mode: Any) -> Callable[..., Any]:
     def run(*blocks: Any) -> Any:
-        with _mode(mode):
+        with in_mode(mode):
             return call(*blocks)
 
     return run
-
-
-@contextmanager
-def _mode(mode: Any) -> Iterator[None]:
-    """The grad mode and autocast that held where a call was recorded; None if they hold for the whole batch."""
-    with ExitStack() as stack:
-        if mode is not None:
-            grad_enabled, autocast = mode
-            stack.enter_context(torch.set_grad_enabled(grad_enabled))
-            for kind, dtype in zip(("cpu", "cuda"), autocast, strict=True):
-                if dtype is not None:
-                    stack.enter_context(torch.autocast(kind, dtype))
-                elif torch.is_autocast_enabled(kind):
-                    stack.enter_context(torch.autocast(kind, enabled=False))
-        yield

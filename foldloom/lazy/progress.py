@@ -19,6 +19,7 @@ from foldloom.lazy.inputs import Inputs
 from foldloom.lazy.operations import kernels_of
 from foldloom.lazy.scope import recording_paused
 from foldloom.lazy.tensor import LazyTensor
+from foldloom.lazy.unchanged import Unchanged
 from foldloom.lazy.weights import Weights
 from foldloom.recording import Recording
 from foldloom.schedulers import ByDepth, Scheduler
@@ -153,12 +154,13 @@ class Progress(Inputs):
         assert self.session is not None
         if self._weights is None:
             self._weights = Weights(self._owner)
-        for derivation, tensor in self._derived.values():
+        for derivation, tensor in self._derived.items():
             self._weights.remember(derivation, tensor)
         new = [op for op in part.graph.ops if not op.is_input and op not in self._kernel_of_op]
         self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
         kernels = [None if op.is_input else self._kernel_of_op[op] for op in part.graph.ops]
-        return self.session.run(part, earlier, kernels)
+        with self.unchanged.as_recorded():
+            return self.session.run(part, earlier, kernels)
 
     def _count_segments(self) -> list[int]:
         """Nodes of each example. Where examples took turns within one part, all count as the first one's."""
@@ -200,3 +202,4 @@ class Progress(Inputs):
         self.on_demand = self.fibers = None
         self._is_over = True
         self._input_of_tensor, self._constants = {}, {}
+        self.unchanged = Unchanged()

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import is_grad_enabled
+from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
@@ -33,6 +34,7 @@ from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused
 from foldloom.lazy.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.lazy.tensor import LazyTensor, computed
+from foldloom.lazy.unchanged import is_in
 from foldloom.schedulers import Scheduler
 
 _CONTAINERS = (tuple, list, dict)
@@ -61,7 +63,7 @@ class Recorder(Signatures):
 
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
-        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
+        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
         if settings:
             return self._call_nested(cell, args, settings)
@@ -179,7 +181,7 @@ class Recorder(Signatures):
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         """Record one call of a torch function with at least one value or weight among its arguments."""
-        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
+        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
         if not kwargs and len(args) <= 2:
             # Nine calls in ten have one or two values and nothing else.
@@ -292,7 +294,7 @@ class Recorder(Signatures):
             target = args[0] if args else kwargs["input"]
             replace(self, target, changed)
             return target, None
-        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
+        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
         leaves: list[Any] = []
         nesting = leaves_of((args, kwargs), leaves)
@@ -327,11 +329,14 @@ class Recorder(Signatures):
         cell = self._cells.get(id(module))
         if cell is not None:
             return self.call(cell, args, kwargs)
-        if kwargs or type(module) not in MODULES:
+        if kwargs or type(module) not in MODULES or module._forward_hooks or module._forward_pre_hooks:
             return NotImplemented
-        if is_grad_enabled() is not self._grad or is_autocast_enabled("cpu") is not self._autocast:
+        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
-        key: list[Any] = [module, module.training]
+        state = self.unchanged.modules.get(module)
+        if state is not None and not is_in(state, module):
+            return NotImplemented
+        key: list[Any] = [module]
         operands: list[int] = []
         depth = self.base_depth
         for arg in args:
@@ -364,6 +369,8 @@ class Recorder(Signatures):
             handles = [self.dense(handle) for handle in handles]
             if not cell.takes([handle._type for handle in handles]):
                 return NotImplemented
+        if not self.unchanged.takes_module(module):
+            return NotImplemented
         types = tuple([handle._type for handle in handles])
         key = (cell, *types, nesting, ())
         known = self._calls.get(key)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -88,7 +88,7 @@ def autocast_state() -> Autocast:
 
 
 @contextmanager
-def in_mode(mode: Mode | None) -> Iterator[None]:
+def in_mode(mode: Any) -> Iterator[None]:
     """The grad mode and autocast that held where a call was recorded; None if they hold for the whole batch."""
     with ExitStack() as stack:
         if mode is not None:

@@ -11,20 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import is_grad_enabled
+from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
-from foldloom.lazy.calls import call_of_template, name_of
+from foldloom.lazy.calls import call_of_template, name_of, rebuilt
 from foldloom.lazy.cell import Cell, Settings
 from foldloom.lazy.handlers import VIEWS
 from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
-from foldloom.lazy.inputs import code_of
+from foldloom.lazy.inputs import DRAWS, code_of
 from foldloom.lazy.nesting import Nesting
 from foldloom.lazy.progress import Progress
 from foldloom.lazy.rules import has_ragged_rule, ragged_returned
-from foldloom.lazy.scope import autocast_state, recording_paused, user_line
+from foldloom.lazy.scope import Mode, autocast_state, recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.schedulers import Scheduler
 
@@ -76,33 +77,45 @@ class Signatures(Progress):
 
     def __init__(self, scheduler: Scheduler | None, owner: object) -> None:
         super().__init__(scheduler, owner)
-        self._grad, self._autocast = self._base_mode = is_grad_enabled(), is_autocast_enabled("cpu")
-        self._calls_of_mode: dict[Any, dict[Any, Any]] = {}
+        self._mode = self._base_mode = is_grad_enabled(), autocast_state()
+        self._grad, self._autocast = is_grad_enabled(), is_any_autocast_enabled()
+        self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
         self._calls: dict[Any, Any] = self._calls_of_mode.setdefault(self._base_mode, {})
 
     def end(self) -> None:
         super().end()
         self._calls, self._calls_of_mode = {}, {}
 
-    @property
-    def _mode(self) -> tuple[bool, bool]:
-        return self._grad, self._autocast
-
     def _change_mode(self) -> None:
         """Calls in another mode are other ops."""
-        self._grad, self._autocast = is_grad_enabled(), is_autocast_enabled("cpu")
-        key = (self._grad, self._autocast, autocast_state()) if self._autocast else (self._grad, False)
-        self._calls = self._calls_of_mode.setdefault(key, {})
+        mode = is_grad_enabled(), autocast_state()
+        if mode == self._mode:
+            return
+        if mode[0] and not self._base_mode[0]:
+            raise ArgumentError(
+                "gradients are enabled inside a batch that runs without them. Call fl.batch where they are enabled, and write "
+                f"`with torch.no_grad():` inside the function for what needs none\n  {self.where()}"
+            )
+        self._mode = mode
+        self._grad, self._autocast = mode[0], is_any_autocast_enabled()
+        self._calls = self._calls_of_mode.setdefault(mode, {})
+
+    @property
+    def _mode_of_op(self) -> Mode | None:
+        return None if self._mode == self._base_mode else self._mode
 
     def _new_cell_call(
         self, key: tuple[Any, ...], cell: Cell, types: tuple[Type, ...], nesting: Nesting, settings: Settings
     ) -> KnownCall:
         try:
-            with recording_paused():
+            with recording_paused(), self.unchanged.changes_are_ours():
                 signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self.where()}") from error.__cause__
-        op = signature.op if self._mode == self._base_mode else _in_mode(signature.op)
+        op = signature.op if self._mode_of_op is None else replace(signature.op, mode=self._mode_of_op)
+        if cell.module is not None:
+            self.unchanged.note_tensors((*cell.module.parameters(), *cell.module.buffers()))
+            self.unchanged.note_cell(cell.module)
         known = self._calls[key] = KnownCall(self.add_op(op), op.outputs, signature.returns)
         self._first_cell = self._first_cell or cell
         return known
@@ -128,7 +141,6 @@ class Signatures(Progress):
             types,
             tuple([type_of(weight) for weight in weights]),
             self._mode,
-            autocast_state() if self._autocast else None,
             torch.get_default_dtype(),
         )
         if signature not in _returned:
@@ -144,12 +156,35 @@ class Signatures(Progress):
             return returned
         op = Op(
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
-            mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
+            mode=self._mode_of_op, label=getattr(function, "__name__", ""),
         )  # fmt: skip
         known = KnownCall(self.add_op(op), op.outputs, returned.nesting, is_view=function in VIEWS)
         known.kept = weights
+        self.unchanged.note_tensors(weights)
         self._calls[key] = known
         return known
+
+    def _derive(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
+        """A function of weights alone is computed once, for everybody."""
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        template = (nesting, tuple([code_of(leaf) for leaf in leaves]))
+        derivation = (
+            name_of(function),
+            template,
+            tuple([self._name_of_shared(weight) for weight in weights]),
+            self._mode_of_op,
+        )
+        known = self._derived.get(derivation)
+        if known is not None and self.is_derived(known):
+            return known
+        args, kwargs = rebuilt(nesting, iter(leaves))
+        with recording_paused():
+            made = function(*args, **kwargs)
+        if isinstance(made, torch.Tensor) and function not in DRAWS:
+            self._derived[derivation] = made
+            self._derivation[id(made)] = derivation, made, made._version
+            self.unchanged.note_tensors(weights)
+        return made
 
     def _known_ragged(
         self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
@@ -175,20 +210,13 @@ class Signatures(Progress):
             else:
                 op = Op(
                     key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
-                    mode=None if self._mode == self._base_mode else _mode_of_op(), label=getattr(function, "__name__", ""),
+                    mode=self._mode_of_op, label=getattr(function, "__name__", ""),
                 )  # fmt: skip
                 known = KnownCall(self.add_op(op), op.outputs, returned.nesting, is_ragged=True)
                 known.kept = weights
+                self.unchanged.note_tensors(weights)
             self._calls[key] = known
         return known if isinstance(known, KnownCall) else None
-
-
-def _mode_of_op() -> Hashable:
-    return is_grad_enabled(), autocast_state()
-
-
-def _in_mode(op: Op) -> Op:
-    return replace(op, mode=_mode_of_op())
 
 
 def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:

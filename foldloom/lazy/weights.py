@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from foldloom.errors import CellMismatchError
 from foldloom.lazy.calls import call_of_template, function_named
+from foldloom.lazy.scope import in_mode
 
 _name_of_weight: Any = WeakIdKeyDictionary()
 _weight_of_name: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()
@@ -35,8 +36,8 @@ def named_by_path(names: dict[str, str], shared: Any) -> Hashable:
     """A weight's name, or how it is derived, with names replaced."""
     if isinstance(shared, str):
         return names.get(shared, shared)
-    function, template, sources = shared
-    return function, template, tuple([named_by_path(names, source) for source in sources])
+    function, template, sources, mode = shared
+    return function, template, tuple([named_by_path(names, source) for source in sources]), mode
 
 
 def paths_of(module: torch.nn.Module) -> dict[str, str]:
@@ -71,8 +72,9 @@ class Weights:
             return found
         known = self._derived.get(shared)
         if known is None:
-            function, template, sources = shared
+            function, template, sources, mode = shared
             call = call_of_template(function_named(function), template, (), [self[name] for name in sources], ())
-            known = self._derived[shared] = call.apply()
+            with in_mode(mode):
+                known = self._derived[shared] = call.apply()
         assert known is not None
         return known
