@@ -7,7 +7,7 @@ from foldloom.plan import Plan
 from foldloom.ragged import Ragged
 from foldloom.recording import Recording
 from foldloom.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
-from foldloom.views import explain
+from foldloom.views import Page, Profile, explain, profile, show
 
 __version__ = "0.1.0"
 
@@ -17,8 +17,10 @@ __all__ = [
     "ByDepth",
     "Cell",
     "OneByOne",
+    "Page",
     "Plan",
     "Planned",
+    "Profile",
     "Ragged",
     "Recording",
     "Scheduler",
@@ -30,5 +32,7 @@ __all__ = [
     "lift",
     "one_by_one",
     "plan",
+    "profile",
     "record",
+    "show",
 ]

@@ -37,17 +37,34 @@ class NotedNodes(list[int]):
 
     def __init__(self, columns: Columns) -> None:
         super().__init__()
-        self._columns = columns
+        self.columns = columns
         self.examples: list[int] = []
         self._lines: list[_Line] = []
 
     def append(self, op: int) -> None:
         super().append(op)
         # The front end sets its example before it records anything for it.
-        self.examples.append(getattr(self._columns, "example", 0))
+        self.examples.append(getattr(self.columns, "example", 0))
+        self._lines.append(self._line_of(op))
+
+    def _line_of(self, op: int) -> _Line:
         frame = user_frame()
-        self._lines.append(_Line(frame.f_code, frame.f_lineno))
+        return _Line(frame.f_code, frame.f_lineno)
 
     def places(self) -> list[Place | None]:
         place_of_line = {line: _place_of(line) for line in set(self._lines)}
         return [place_of_line[line] for line in self._lines]
+
+
+class NotedOps(NotedNodes):
+    """The same, with one line for all nodes of an op: for when recording is timed, because finding a line takes as long as recording."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__(columns)
+        self._line_of_op: dict[int, _Line] = {}
+
+    def _line_of(self, op: int) -> _Line:
+        line = self._line_of_op.get(op)
+        if line is None:
+            line = self._line_of_op[op] = super()._line_of(op)
+        return line
