@@ -186,6 +186,7 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
     watch_functions()
     recorder = Recorder(ByDepth(), function)
     recorder.on_demand = partial(_refuse_demand, function)
+    recorder.unchanged.runs_later = True
     try:
         with recording_into(recorder), collector_resting():
             recorder.end_example(*_record_example(recorder, function, args, 0))

@@ -114,7 +114,6 @@ class Signatures(Progress):
             raise type(error)(f"{error}\n  {self.where()}") from error.__cause__
         op = signature.op if self._mode_of_op is None else replace(signature.op, mode=self._mode_of_op)
         if cell.module is not None:
-            self.unchanged.note_tensors((*cell.module.parameters(), *cell.module.buffers()))
             self.unchanged.note_cell(cell.module)
         known = self._calls[key] = KnownCall(self.add_op(op), op.outputs, signature.returns)
         self._first_cell = self._first_cell or cell

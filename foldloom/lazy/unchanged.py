@@ -58,6 +58,8 @@ class Unchanged:
     """
 
     def __init__(self) -> None:
+        self.runs_later = False
+        """A recording that is kept runs with what weights and modules will be then."""
         self.modules: dict[nn.Module, State] = {}
         self._cells: dict[nn.Module, State] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int]] = {}
@@ -78,6 +80,9 @@ class Unchanged:
 
     def note_cell(self, module: nn.Module) -> None:
         """Of a cell of the user's, or of what it is a method of."""
+        if self.runs_later:
+            return
+        self.note_tensors((*module.parameters(), *module.buffers()))
         if module not in self._cells and module not in self.modules:
             self._cells[module] = state_of(module)
 
