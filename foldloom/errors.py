@@ -11,11 +11,14 @@
     ├── PlanError               a plan or schedule that is not well formed
     │   └── CellMismatchError   a plan met other cells than it was made for
     ├── StackError              results of different structure cannot be stacked
-    └── BlockError              a block that cannot be what it was made to be
-        ├── BlockTypeError      two blocks that do not fit: one gives what the other does not take
-        ├── WiringError         a composition, declaration or dispatch that is not complete
-        └── BlockInputError     an example that is not what the blocks expect
-            └── MissingKeyError     it lacks a field, or has a key that no case is for
+    ├── BlockError              a block that cannot be what it was made to be
+    │   ├── BlockTypeError      two blocks that do not fit: one gives what the other does not take
+    │   ├── WiringError         a composition, declaration or dispatch that is not complete
+    │   └── BlockInputError     an example that is not what the blocks expect
+    │       └── MissingKeyError     it lacks a field, or has a key that no case is for
+    ├── DataError               a file that is not what its reader expects, with its name and line
+    └── ExportError             a model that cannot leave Python
+        └── ExportedFileError   an exported file that is not what it should be, or is asked for what it does not have
 
 What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
 while it runs becomes a CellError that names the cell, the shapes and the example.
@@ -87,3 +90,24 @@ class BlockInputError(BlockError, ValueError):
 class MissingKeyError(BlockInputError, KeyError):
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would print it quoted, on one line
+
+
+class DataError(FoldloomError, ValueError):
+    """Where (``source``, ``line``) what was expected (``problem``) is not what stands there."""
+
+    def __init__(self, problem: str, source: str | None = None, line: int | None = None) -> None:
+        super().__init__(problem, source, line)
+        self.problem, self.source, self.line = problem, source, line
+
+    def __str__(self) -> str:
+        where = [self.source] if self.source is not None else []
+        where += [f"line {self.line}"] if self.line is not None else []
+        return f"{', '.join(where)}: {self.problem}" if where else self.problem
+
+
+class ExportError(FoldloomError):
+    pass
+
+
+class ExportedFileError(ExportError):
+    pass

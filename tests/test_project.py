@@ -23,6 +23,7 @@ def test_public_names() -> None:
             *fl.__all__,
             "blocks",
             "collector",
+            "data",
             "engine",
             "execution",
             "graph",

@@ -1,0 +1,60 @@
+"""Arithmetic expressions in brackets with their value or their sign, as the SPINN project has them: ``-	( - ( 1 10 ) )``."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+from foldloom.data.brackets import Bracket, parse_brackets
+from foldloom.data.reading import Reader
+from foldloom.data.structures import Expression
+from foldloom.errors import DataError
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_SIGNS = {"-": -1, "0": 0, "+": 1}
+_NUMBER = re.compile(r"[+-]?\d+")
+
+
+class ArithmeticReader(Reader[Expression]):
+    """A line is an expression, or its value or sign and, after a tab, the expression; what it says of its value must be true.
+
+    >>> ArithmeticReader().parse("( - ( 1 ( + ( 2 7 ) ) ) )").value
+    -8
+    >>> ArithmeticReader().parse("+\\t( - ( 1 10 ) )")
+    Traceback (most recent call last):
+    foldloom.errors.DataError: expected the value or the sign of ( - ( 1 10 ) ), which is -9, not '+'
+    """
+
+    def parse(self, text: str) -> Expression:
+        said, tab, notation = text.rpartition("\t")
+        expression = _expression_in(notation)
+        if tab and not _is_true(said, expression):
+            raise DataError(
+                f"expected the value or the sign of {expression}, which is {expression.value}, not {said!r}"
+            )
+        return expression
+
+
+def _is_true(said: str, expression: Expression) -> bool:
+    if said in _SIGNS:
+        return _SIGNS[said] == expression.sign
+    return bool(_NUMBER.fullmatch(said)) and int(said) == expression.value
+
+
+def _expression_in(notation: str) -> Expression:
+    if _NUMBER.fullmatch(notation.strip()):
+        return Expression(int(notation))
+    return _expression_of(parse_brackets(notation))
+
+
+def _expression_of(item: str | Bracket) -> Expression:
+    if isinstance(item, str):
+        if not _NUMBER.fullmatch(item):
+            raise DataError(f"expected a whole number, not {item!r}")
+        return Expression(int(item))
+    match item.items:
+        case [str(sign), Bracket(items=[left, right])] if sign in OPERATORS:
+            children = (_expression_of(left), _expression_of(right))
+            return Expression(OPERATORS[sign](children[0].value, children[1].value), sign, children)
+    known = ", ".join(OPERATORS)
+    raise DataError(f"expected `( operator ( left right ) )` with an operator of {known}")

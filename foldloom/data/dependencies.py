@@ -1,0 +1,73 @@
+"""Sentences with their dependency trees, in the CoNLL-U format of Universal Dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from foldloom.data.reading import Piece, Reader, installed
+from foldloom.data.structures import ParsedSentence
+from foldloom.errors import DataError
+
+
+class ConlluReader(Reader[ParsedSentence]):
+    """The syntactic words of each sentence, with their universal tags.
+
+    Spellings of several words (``3-4``) and words that are not written (``5.1``) are no syntactic words.
+    """
+
+    def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
+        """A sentence is what stands between blank lines."""
+        start, kept = 0, list[str]()
+        for number, line in enumerate(lines, 1):
+            text = line.rstrip("\r\n")
+            if text:
+                start = start if kept else number
+                kept.append(text)
+            elif kept:
+                yield start, "\n".join(kept)
+                kept = []
+        if kept:
+            yield start, "\n".join(kept)
+
+    def parse(self, text: str) -> ParsedSentence:
+        rows = [(number, row) for number, row in _rows(text) if isinstance(row["id"], int)]
+        for position, (line, row) in enumerate(rows, 1):
+            _check(row, position, len(rows), line)
+        columns = zip(*[(row["form"], row["upos"], row["head"] - 1, row["deprel"]) for _, row in rows], strict=True)
+        return ParsedSentence(*columns)
+
+
+def _rows(text: str) -> list[tuple[int, Any]]:
+    """Each row with its line."""
+    conllu = installed("conllu", extra="data", to="read CoNLL-U files")
+    rows = []
+    for line, row in enumerate(text.split("\n"), 1):
+        if row.startswith("#"):
+            continue
+        try:
+            token = conllu.parser.parse_line(row, conllu.parser.DEFAULT_FIELDS, _parsers(conllu.parser))
+        except conllu.exceptions.ParseException as error:
+            raise DataError(f"expected ten columns of CoNLL-U, separated by tabs: {error}", line=line) from error
+        rows.append((line, token))
+    if not rows:
+        raise DataError("expected the rows of a sentence, but there are only comments")
+    return rows
+
+
+def _check(row: Any, position: int, words: int, line: int) -> None:
+    if row["id"] != position:
+        raise DataError(f"expected word {position} of the sentence, not word {row['id']}", line=line)
+    head = row.get("head")
+    if not isinstance(head, int) or not 0 <= head <= words or head == position:
+        raise DataError(
+            f"expected the number of another word, or 0 for the root, as the head of {row['form']!r}, not {head}",
+            line=line,
+        )
+    if "deprel" not in row:
+        raise DataError(f"expected a relation for {row['form']!r} in the eighth column", line=line)
+
+
+def _parsers(parser: Any) -> dict[str, Any]:
+    """Of the columns that are used: features and enhanced dependencies take most of the time."""
+    return {name: parser.DEFAULT_FIELD_PARSERS[name] for name in ("id", "head")}

@@ -1,0 +1,128 @@
+"""What readers give: plain values of strings and numbers, that know nothing of files or of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Node = TypeVar("Node", "Tree", "Expression", "SyntaxTree")
+
+
+def _children_first(root: Node) -> Iterator[Node]:
+    """Without recursion: trees may be deeper than Python's stack."""
+    pending, backwards = [root], []
+    while pending:
+        node = pending.pop()
+        backwards.append(node)
+        pending += node.children
+    return reversed(backwards)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A phrase with a label: a word, or phrases in order."""
+
+    label: str
+    word: str | None = None
+    children: tuple[Tree, ...] = ()
+
+    def __iter__(self) -> Iterator[Tree]:
+        """All phrases in it, children before parents, itself last."""
+        return _children_first(self)
+
+    @property
+    def words(self) -> list[str]:
+        return [node.word for node in self if node.word is not None]
+
+    def __str__(self) -> str:
+        return f"({self.label} {self.word if self.word is not None else ' '.join(map(str, self.children))})"
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedSentence:
+    """Words, and a tag for each."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSentence(TaggedSentence):
+    """Tagged words with the position of each word's head, -1 for the root's, and its relation to it."""
+
+    heads: tuple[int, ...]
+    relations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Molecule:
+    """Atoms without hydrogens, and what is known of each and of any two of them."""
+
+    smiles: str
+    atoms: npt.NDArray[np.float32]
+    """[atoms, features]"""
+    pairs: npt.NDArray[np.float32]
+    """[atoms, atoms, features], the same for both orders of two atoms."""
+    distances: npt.NDArray[np.int64]
+    """[atoms, atoms]: how many bonds lie between two atoms; more than there are atoms where none lead from one to the other."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """What was measured; what was not is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A whole number, or an operator over two expressions; with its value."""
+
+    value: int
+    operator: str | None = None
+    children: tuple[Expression, ...] = ()
+
+    def __iter__(self) -> Iterator[Expression]:
+        """All parts, children before parents, itself last."""
+        return _children_first(self)
+
+    @property
+    def sign(self) -> int:
+        return (self.value > 0) - (self.value < 0)
+
+    def __str__(self) -> str:
+        """As the arithmetic files write it."""
+        if self.operator is None:
+            return str(self.value)
+        return f"( {self.operator} ( {' '.join(map(str, self.children))} ) )"
+
+
+@dataclass(slots=True)  # not frozen: there are millions, and freezing triples the time to make them
+class SyntaxTree:
+    """A node of a Python program: its kind (``BinOp``), its role in the node above it (``left``), and the nodes below."""
+
+    kind: str
+    role: str = ""
+    text: str | None = None
+    """The name, or the constant as it is written in Python; None for all other nodes."""
+    line: int = 0
+    """Where it begins; 0 for nodes that stand nowhere themselves, such as operators."""
+    children: tuple[SyntaxTree, ...] = ()
+
+    def __iter__(self) -> Iterator[SyntaxTree]:
+        """All nodes, children before parents, itself last."""
+        return _children_first(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A Python program."""
+
+    name: str
+    tree: SyntaxTree
+
+    def functions(self) -> Iterator[SyntaxTree]:
+        """All functions, inner ones before outer ones."""
+        return (node for node in self.tree if node.kind in ("FunctionDef", "AsyncFunctionDef"))

@@ -1,0 +1,65 @@
+"""Molecules: atoms and pairs with their features."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foldloom import data
+from foldloom.data import molecules
+
+pytest.importorskip("rdkit", reason="RDKit is not installed: pip install 'foldloom[molecules]'")
+
+
+def test_features_of_atoms_and_pairs() -> None:
+    [ethanol, benzene] = data.MoleculeReader(["CCO\n", "c1ccccc1\n"])
+    assert ethanol.atoms.shape == (3, molecules.ATOM_FEATURES)
+    assert ethanol.pairs.shape == (3, 3, molecules.PAIR_FEATURES)
+    carbon, oxygen = (molecules.ELEMENTS.index(element) for element in "CO")
+    assert ethanol.atoms[:, [carbon, oxygen]].tolist() == [[1, 0], [1, 0], [0, 1]]
+    assert ethanol.distances.tolist() == [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
+    assert benzene.atoms[:, -1].all(), "aromatic"
+    assert benzene.pairs[0, 1, : len(molecules.BONDS)].tolist() == [0, 0, 0, 1]
+    assert benzene.pairs[..., -1].all(), "all pairs are in one ring"
+    assert not ethanol.pairs[..., -1].any()
+    assert np.array_equal(benzene.pairs, benzene.pairs.transpose(1, 0, 2))
+    assert np.isfinite(ethanol.atoms).all()
+
+
+def test_hydrogen_bonds() -> None:
+    [ethanol, ether] = data.MoleculeReader(["CCO", "COC"])
+    donor, acceptor = -3, -2
+    assert ethanol.atoms[:, [donor, acceptor]].tolist() == [[0, 0], [0, 0], [1, 1]]
+    assert ether.atoms[:, [donor, acceptor]].tolist() == [[0, 0], [0, 1], [0, 0]]
+
+
+def test_atoms_of_separate_parts_are_far_apart() -> None:
+    [salt] = data.MoleculeReader(["[Na+].[Cl-]"])
+    assert salt.distances[0, 1] > len(salt.atoms)
+    assert np.isfinite(salt.atoms).all()
+
+
+def test_tables() -> None:
+    lines = ["name,solubility,smiles,active\n", '"an alcohol, small",-0.5,CCO,1\n', "no number,,C,0\n"]
+    first, second = data.MoleculeReader(lines, targets=["solubility", "active"])
+    assert (first.smiles, dict(first.targets)) == ("CCO", {"solubility": -0.5, "active": 1.0})
+    assert dict(second.targets) == {"active": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("1,C1CC", "line 3: expected a molecule in SMILES notation, not 'C1CC'"), ("high,C", "line 3: .*column 'y', not 'high'"),
+     ("1,", "line 3: expected a molecule")],
+)  # fmt: skip
+def test_malformed_tables(line: str, message: str) -> None:
+    lines = ["y,smiles", "1,C", line, "2,CC"]
+    with pytest.raises(data.DataError, match=message):
+        list(data.MoleculeReader(lines, targets=["y"]))
+    reader = data.MoleculeReader(lines, targets=["y"], strict=False)
+    assert [molecule.smiles for molecule in reader] == ["C", "CC"]
+    assert reader.skipped == 1
+
+
+def test_columns_that_are_not_there() -> None:
+    with pytest.raises(data.DataError, match="line 1: expected columns smiles, z, but there are x, y"):
+        list(data.MoleculeReader(["x,y", "1,C"], targets=["z"]))
