@@ -22,6 +22,7 @@ def test_public_names() -> None:
         {
             *fl.__all__,
             "blocks",
+            "cli",
             "collector",
             "data",
             "engine",
@@ -34,6 +35,7 @@ def test_public_names() -> None:
             "recording",
             "results",
             "schedulers",
+            "tasks",
             "views",
             "watching",
         }

@@ -14,7 +14,7 @@ from enum import Enum
 
 import numpy as np
 
-from foldloom.graph import Op, starts_of
+from foldloom.graph import Op
 from foldloom.views.survey import Place, Schedule, Survey
 
 
@@ -188,7 +188,7 @@ def _roots(survey: Survey, families: Sequence[_Family], split: set[int]) -> dict
     family_of_node = np.full(len(survey.op_of_node), -1, np.int64)
     for number, family in enumerate(families):
         family_of_node[family.nodes] = number
-    first = starts_of(survey.arity_of_node)
+    first = survey.first_operand_of_node
 
     def sources(node: int) -> set[int]:
         return set(family_of_node[survey.operands[first[node] : first[node] + survey.arity_of_node[node]]].tolist())

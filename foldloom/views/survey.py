@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foldloom.graph import Graph, Ints, Op, Type, concatenate
+from foldloom.graph import Graph, Ints, Op, Type, concatenate, starts_of
 from foldloom.placement import Placed, place
 from foldloom.plan import Access, Plan, Step
 from foldloom.schedulers import Scheduler
@@ -119,6 +119,10 @@ class Survey:
     def chosen(self) -> Schedule:
         """The schedule that was asked for."""
         return self.schedules[0]
+
+    @cached_property
+    def first_operand_of_node(self) -> Ints:
+        return starts_of(self.arity_of_node)
 
     @cached_property
     def places_of_op(self) -> dict[int, list[Place]]:

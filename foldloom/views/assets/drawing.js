@@ -48,6 +48,7 @@ class ExamplesView {
     this.cellSize = Math.max(this.unit * 2, 12);
     for (const example of this.shown) {
       for (const node of this.graph.examples[example]) {
+        if (this.units.hidden[node]) continue;
         const key = Math.floor(this.px[node] / this.cellSize) * 65536 + Math.floor(this.py[node] / this.cellSize);
         if (!cells.has(key)) cells.set(key, []);
         cells.get(key).push(node);
@@ -85,7 +86,7 @@ class ExamplesView {
       for (const node of this.graph.examples[example]) {
         for (let at = this.graph.first[node]; at < this.graph.first[node + 1]; at++) {
           const source = this.graph.operands[at];
-          if (this.graph.example[source] !== example) continue;
+          if (this.graph.example[source] !== example || this.units.hidden[source]) continue;
           context.moveTo(this.px[source], this.py[source]);
           context.lineTo(this.px[node], this.py[node]);
         }
@@ -108,6 +109,7 @@ class ExamplesView {
     for (const example of this.shown) {
       for (const node of this.graph.examples[example]) {
         const step = schedule.step[node];
+        if (this.units.hidden[node]) continue;
         if (step < 0) given.push(node);
         else if (step > until) later.push(node);
         else if (byStep.has(step)) byStep.get(step).push(node);
@@ -122,7 +124,7 @@ class ExamplesView {
       context.fillStyle = colour;
       context.fill();
     };
-    fill(given, theme("faint"), this.radius * 0.45);
+    fill(given, theme("faint"), this.radius * 0.4);
     fill(later, theme("panel"), this.radius * 0.85);
     context.strokeStyle = theme("faint");
     context.lineWidth = 1;
@@ -146,15 +148,20 @@ class ExamplesView {
   draw(schedule, lit, chosen) {
     const context = sized(this.canvas, this.width, this.height);
     context.drawImage(lit ? this.faint : this.plain, 0, 0, this.width, this.height);
-    const dark = isDark(), steps = schedule.steps.length;
+    const dark = isDark(), steps = schedule.steps.length, byStep = new Map();
     for (const node of lit || []) {
       if (!this.boxes.has(this.graph.example[node])) continue;
       const step = schedule.step[node];
+      if (byStep.has(step)) byStep.get(step).push(node); else byStep.set(step, [node]);
+    }
+    context.strokeStyle = theme("ink");
+    context.lineWidth = 1;
+    for (const [step, nodes] of byStep) {
       context.beginPath();
-      this.dot(context, node, this.radius * 1.12);
+      for (const node of nodes) this.dot(context, node, this.radius * 1.12);
       context.fillStyle = step < 0 ? theme("soft") : stepColour(steps > 1 ? step / (steps - 1) : 0, dark);
       context.fill();
-      if (this.unit > 5) { context.strokeStyle = theme("ink"); context.lineWidth = 1; context.stroke(); }
+      if (this.unit > 5) context.stroke();
     }
     if (chosen !== null) this.ring(context, chosen);
   }

@@ -21,14 +21,15 @@ function graphOf(data) {
 }
 
 // Units of one node; leaves take a place each, others stand over the middle of what they read, and neighbours make room.
-function shapeOf(graph, members, x, y) {
+function shapeOf(graph, members, x, y, hidden) {
+  const computed = members.filter((node) => !graph.isGiven[node]);
   const rows = new Map();
   let free = 0;
-  for (const node of members) {
+  for (const node of computed) {
     let sum = 0, known = 0;
     for (let at = graph.first[node]; at < graph.first[node + 1]; at++) {
       const source = graph.operands[at];
-      if (graph.example[source] === graph.example[node]) { sum += x[source]; known++; }
+      if (graph.example[source] === graph.example[node] && !graph.isGiven[source]) { sum += x[source]; known++; }
     }
     x[node] = known ? sum / known : free++;
     y[node] = graph.depth[node];
@@ -44,21 +45,35 @@ function shapeOf(graph, members, x, y) {
   }
   // Empty levels (an example that begins late, or waits) are closed.
   const levels = [...rows.keys()].sort((a, b) => a - b);
-  const level = new Map(levels.map((depth, n) => [depth, n]));
+  const level = new Map(levels.map((depth, n) => [depth, n + 1]));
   let left = Infinity, right = -Infinity;
-  for (const node of members) {
+  for (const node of computed) {
     y[node] = level.get(y[node]);
     left = Math.min(left, x[node]);
     right = Math.max(right, x[node]);
   }
-  for (const node of members) x[node] -= left;
-  return { width: members.length ? right - left : 0, height: Math.max(levels.length - 1, 0) };
+  if (!computed.length) left = right = 0;
+  for (const node of computed) x[node] -= left;
+  for (const node of members) if (graph.isGiven[node]) placeGiven(graph, node, x, y, hidden);
+  return { width: right - left, height: levels.length };
+}
+
+// What was given stands under its reader where that is at the bottom; higher up it would only be in the way.
+function placeGiven(graph, node, x, y, hidden) {
+  const reader = graph.readers[node].find((other) => graph.example[other] === graph.example[node]);
+  hidden[node] = reader === undefined || y[reader] !== 1 ? 1 : 0;
+  if (reader === undefined) return;
+  const siblings = graph.operands.slice(graph.first[reader], graph.first[reader + 1]).filter((other) => graph.isGiven[other]);
+  const spread = Math.min(0.36, 0.8 / siblings.length);
+  x[node] = x[reader] + (hidden[node] ? 0 : spread * (siblings.indexOf(node) - (siblings.length - 1) / 2));
+  y[node] = hidden[node] ? y[reader] : 0.25;
 }
 
 function unitLayout(graph) {
   const x = new Float32Array(graph.count), y = new Float32Array(graph.count);
-  const sizes = graph.examples.map((members) => shapeOf(graph, members, x, y));
-  return { x, y, sizes };
+  const hidden = new Uint8Array(graph.count);
+  const sizes = graph.examples.map((members) => shapeOf(graph, members, x, y, hidden));
+  return { x, y, hidden, sizes };
 }
 
 // Examples on shelves, in order, standing on one line and spread over the width.

@@ -14,7 +14,7 @@ function made(tag, attributes = {}, ...children) {
 }
 
 const graph = graphOf(data);
-const state = { schedule: 0, until: 0, step: null, node: null, kind: null, playing: null };
+const state = { schedule: 0, until: 0, step: null, node: null, kind: null, pinned: null, playing: null };
 let examples, looms;
 
 const schedule = () => data.schedules[state.schedule];
@@ -69,7 +69,7 @@ function describe() {
 function nodeDetails(node) {
   const op = data.ops[data.nodes.op[node]];
   const inputs = data.nodes.operands.slice(graph.first[node], graph.first[node + 1]);
-  const buttons = inputs.slice(0, 12).map((source) => made("button", { type: "button", onclick: () => point({ node: source }) },
+  const buttons = inputs.slice(0, 12).map((source) => made("button", { type: "button", onclick: () => pin(source) },
     graph.isGiven[source] ? `given ${data.ops[data.nodes.op[source]].outputs[0]}` : `${nameOf(source)} · step ${schedule().step[source]}`));
   if (inputs.length > 12) buttons.push(`and ${inputs.length - 12} more`);
   const steps = op.given ? "given, not computed" : data.schedules.map((one) => `${one.name} ${one.step[node]}`).join(", ");
@@ -111,11 +111,17 @@ function kindDetails(kind) {
   ];
 }
 
+// Pointing at nothing leads back to the node that was clicked on, if any.
 function point(at) {
-  const next = { step: null, node: null, kind: null, ...at };
+  const next = { step: null, node: Object.keys(at).length ? null : state.pinned, kind: null, ...at };
   if (next.step === state.step && next.node === state.node && next.kind === state.kind) return;
   Object.assign(state, next);
   redraw();
+}
+
+function pin(node) {
+  state.pinned = node;
+  point({ node });
 }
 
 function playTo(step) {
@@ -205,8 +211,11 @@ function makeLooms() {
 
 function arrangeLooms() {
   const longest = Math.max(...data.schedules.map((one) => one.steps.length));
-  const tallest = Math.max(...looms.flatMap((loom) => loom.schedule.steps.map((_, step) => (loom.heights === "time" && !loom.schedule.seconds ? 0 : loom.measure(step)))), 1e-9);
-  looms.forEach((loom) => loom.arrange(longest, tallest));
+  for (const measure of ["batch", "time"]) {
+    const alike = looms.filter((loom) => loom.heights === measure);
+    const tallest = Math.max(1e-9, ...alike.flatMap((loom) => loom.schedule.steps.map((_, step) => loom.measure(step))));
+    alike.forEach((loom) => loom.arrange(longest, tallest));
+  }
 }
 
 function makeLegend() {
@@ -268,8 +277,10 @@ function listen() {
   });
   canvas.addEventListener("mouseleave", () => point({}));
   canvas.addEventListener("click", (event) => {
-    const example = examples.exampleAt(event.offsetX, event.offsetY);
+    const node = examples.nodeAt(event.offsetX, event.offsetY);
+    const example = node === null ? examples.exampleAt(event.offsetX, event.offsetY) : graph.example[node];
     if (examples.focus === null && example !== null) enlarge(example);
+    pin(node);
   });
   canvas.addEventListener("keydown", (event) => { if (walk(event)) { event.preventDefault(); event.stopPropagation(); } });
   element("back").addEventListener("click", () => enlarge(null));
@@ -288,7 +299,7 @@ function onKey(event) {
     Home: () => { stop(); moveTo(0); }, End: () => { stop(); moveTo(schedule().steps.length - 1); },
     " ": () => (onButton ? event.target.click() : play()), s: () => choose(state.schedule + 1), S: () => choose(state.schedule + 1),
     t: () => setTheme(isDark() ? "light" : "dark"), T: () => setTheme(isDark() ? "light" : "dark"),
-    Escape: () => (examples.focus === null ? point({}) : enlarge(null)),
+    Escape: () => { pin(null); if (examples.focus !== null) enlarge(null); },
   };
   if (!actions[event.key]) return;
   event.preventDefault();

@@ -16,12 +16,17 @@ function showProfile(profile) {
     return made("span", {}, square, `${phase.name} ${duration(phase.seconds)} · ${Math.round(100 * phase.seconds / total)} %`);
   };
   section.append(
-    made("div", { class: "panel advice" }, made("h2", {}, "Change first"), made("p", {}, profile.advice), made("small", {}, profile.place),
+    made("div", { class: "panel advice" }, made("h2", {}, "Change first"), made("p", {}, ...withCode(profile.advice)), made("small", {}, profile.place),
       made("div", { class: "time-bar", role: "img", "aria-label": "Where the time went" }, ...profile.phases.map(block)),
       made("div", { class: "time-key" }, ...profile.phases.map(key))),
     made("div", { class: "panel" }, made("h2", {}, "Time by operation"), made("div", { class: "scroll", tabindex: "0" }, timesTable(profile.operations))),
   );
   showHeights();
+}
+
+// `code` between backticks.
+function withCode(text) {
+  return text.split("`").map((piece, at) => (at % 2 ? made("code", {}, piece) : piece));
 }
 
 function timesTable(operations) {
