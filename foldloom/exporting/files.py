@@ -1,0 +1,129 @@
+"""`fl.export`: a model as one file that runs examples of every shape."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from foldloom.blocks.model import Model
+from foldloom.errors import ExportError
+from foldloom.exporting.model import StaticModel, static_model
+from foldloom.runtime.description import KEY, Array
+
+_SUFFIXES = (".onnx", ".pt2")
+
+
+def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any]) -> None:
+    """Write a model into one file, ``.onnx`` or ``.pt2``, that runs examples of every shape.
+
+    ``examples`` are a few from which is learned what the model calls: which cells, with which types and settings, and in which order. The model
+    is exported as it is in evaluation mode. `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
+    """
+    suffix = Path(path).suffix
+    if suffix not in _SUFFIXES:
+        raise ExportError(
+            f"fl.export writes .onnx and .pt2, and cannot tell which {str(path)!r} is to be: end its name so"
+        )
+    with _evaluating(model), torch.no_grad():
+        static = static_model(model, examples)
+        program = exported_program(static)
+        if suffix == ".onnx":
+            _write_onnx(program, static, Path(path))
+        else:
+            torch.export.save(program, path, extra_files={KEY: static.description.to_json()})
+    if isinstance(model, Model) and static.description.program is None:
+        warnings.warn(
+            f"{path} runs, but does not say how examples become calls of its cells, so foldloom.runtime cannot be given examples: "
+            f"{static.description.why}",
+            stacklevel=2,
+        )
+
+
+def exported_program(static: StaticModel) -> ExportedProgram:
+    feeds = static.feeds(static.examples)
+    tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
+    try:
+        return torch.export.export(static.graph, tensors, dynamic_shapes=(dynamic_extents(feeds),), strict=True)
+    except Exception as error:
+        raise ExportError(f"the static graph cannot be exported by torch: {_first_line(error)}") from error
+
+
+def dynamic_extents(feeds: Mapping[str, Array]) -> tuple[dict[int, Any] | None, ...]:
+    """For each input, which of its extents differ from batch to batch."""
+    return tuple([dict.fromkeys(_dynamic_dims(name, feed), Dim.DYNAMIC) for name, feed in feeds.items()])
+
+
+def _dynamic_dims(name: str, feed: Array) -> Sequence[int]:
+    kind = name.partition("_")[0]
+    if kind in ("arena", "output"):
+        return (0,)
+    if kind == "index":  # (round,) slot, member
+        return (0, 2) if feed.ndim == 3 else (1,)
+    return range(feed.ndim)
+
+
+def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> None:
+    for package in ("onnx", "onnxscript"):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ExportError(f"to write {path} {package} is needed: pip install 'foldloom[export]'") from error
+    names = static.description.input_names()
+    outputs = [f"values_{number}" for number in range(len(static.description.types))]
+    try:
+        with _quiet():
+            converted = torch.onnx.export(
+                program, dynamo=True, input_names=names, output_names=outputs, verbose=False, external_data=False
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise ExportError(f"{_lacking(error)}. Write it with other operations, or export to .pt2") from error
+    assert converted is not None
+    converted.model.metadata_props[KEY] = static.description.to_json()
+    converted.save(path)
+
+
+def _lacking(error: BaseException) -> str:
+    """Which operation the conversion fails at: the innermost error says it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"ONNX cannot express what the model computes: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def _evaluating(model: object) -> Iterator[None]:
+    """The model in evaluation mode, and each of its modules as it was afterwards."""
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    before = [module.training for module in modules]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in zip(modules, before, strict=True):
+            module.training = training
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the converter says of itself: packages that it could use, and its own deprecated calls."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,48 @@
+"""Loading what a package shows when it is first asked for.
+
+``import foldloom`` loads no torch, so that `foldloom.runtime` works where there is none, and starts at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def load_on_demand(package: str, names_in: Mapping[str, Sequence[str]]) -> None:
+    """``names_in`` says which public names of the package are in which of its modules."""
+    module_of_name = {name: module for module, names in names_in.items() for name in names}
+
+    class Package(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name not in module_of_name:
+                raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=self)
+            found = getattr(importlib.import_module(f"{package}.{module_of_name[name]}"), name)
+            self.__dict__[name] = found
+            return found
+
+        def __dir__(self) -> list[str]:
+            return sorted({*super().__dir__(), *module_of_name})
+
+    for name in module_of_name.keys() & names_in.keys():
+        setattr(Package, name, _NotTheModule(name))
+    sys.modules[package].__class__ = Package
+
+
+class _NotTheModule:
+    """A public name that is a module's too. Python would put the module in its place as soon as anybody imports that."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, package: Any, _: type) -> Any:
+        if self._name not in package.__dict__:
+            return package.__getattr__(self._name)
+        return package.__dict__[self._name]
+
+    def __set__(self, package: ModuleType, value: object) -> None:
+        if not isinstance(value, ModuleType):
+            package.__dict__[self._name] = value

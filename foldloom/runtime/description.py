@@ -1,0 +1,156 @@
+"""What an exported file says of itself: its types, its cells, the order in which they run, the program that calls them.
+
+It travels as JSON in the metadata of the file, and is all that is needed, beside the weights, to turn an example into the file's
+inputs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foldloom.errors import ExportedFileError
+
+FORMAT = 1
+"""Counts the changes of what a file says of itself. Files of another format are refused."""
+
+KEY = "foldloom"
+"""Where in the metadata of a file its description stands."""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TypeOf:
+    """The shape and dtype of one value of one example. All values of a type live in one arena."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class OpOf:
+    """A cell with arguments of given types: the unit of batching. Types are numbers in the description's list.
+
+    An operand or output that is ``ragged`` has any number of rows, each of its type. ``nesting`` and ``settings`` tell calls of one cell apart
+    that have arguments of the same types; ``returns`` is the nesting of what it gives.
+    """
+
+    cell: str
+    label: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    nesting: Hashable = None
+    settings: tuple[Any, ...] = ()
+    returns: Any = None
+    ragged_inputs: tuple[int, ...] = ()
+    ragged_outputs: tuple[int, ...] = ()
+
+    @property
+    def dense_inputs(self) -> tuple[int, ...]:
+        return tuple([slot for slot in range(len(self.inputs)) if slot not in self.ragged_inputs])
+
+    @property
+    def dense_outputs(self) -> tuple[int, ...]:
+        return tuple([slot for slot in range(len(self.outputs)) if slot not in self.ragged_outputs])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Ops that run together: once, or in a loop because they feed each other."""
+
+    ops: tuple[int, ...]
+    loop: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """``program`` is how examples become calls of cells; where it cannot be told without torch, ``why`` says the reason."""
+
+    types: tuple[TypeOf, ...]
+    ops: tuple[OpOf, ...]
+    stages: tuple[Stage, ...]
+    program: dict[str, Any] | None = None
+    why: str = ""
+    version: str = ""
+    format: int = FORMAT
+    stage_of_op: dict[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = {op: number for number, stage in enumerate(self.stages) for op in stage.ops}
+        object.__setattr__(self, "stage_of_op", found)
+
+    def to_json(self) -> str:
+        content = asdict(self)
+        del content["stage_of_op"]
+        return json.dumps(content)
+
+    @classmethod
+    def from_json(cls, text: str, path: str) -> Description:
+        content = json.loads(text)
+        if content.get("format") != FORMAT:
+            raise ExportedFileError(
+                f"{path} was written by Foldloom {content.get('version', '?')} in format {content.get('format')}, but this is a "
+                f"Foldloom that reads format {FORMAT}. Export the model again with this version, or install that one"
+            )
+        return cls(
+            types=tuple([TypeOf(tuple(type["shape"]), type["dtype"]) for type in content["types"]]),
+            ops=tuple([OpOf(**{name: hashable(value) for name, value in op.items()}) for op in content["ops"]]),
+            stages=tuple([Stage(tuple(stage["ops"]), stage["loop"]) for stage in content["stages"]]),
+            program=content["program"],
+            why=content["why"],
+            version=content["version"],
+        )
+
+    def input_names(self) -> list[str]:
+        """The inputs of the file, in order."""
+        names = [f"arena_{number}" for number in range(len(self.types))]
+        for number, stage in enumerate(self.stages):
+            if stage.loop:
+                names.append(f"rounds_{number}")
+            for op in stage.ops:
+                names.append(f"index_{op}")
+                for slot in self.ops[op].ragged_inputs:
+                    names += [f"rows_{op}_{slot}", f"lengths_{op}_{slot}"]
+                names += [f"made_{op}_{slot}" for slot in self.ops[op].ragged_outputs]
+        return names + [f"output_{number}" for number in range(len(self.types))]
+
+
+def hashable(value: Any) -> Any:
+    """JSON has lists where descriptions have tuples."""
+    return tuple([hashable(item) for item in value]) if isinstance(value, list) else value
+
+
+def packed_array(array: Array) -> dict[str, Any]:
+    """An array as JSON. Its bytes as they are: a number written in decimal would take several times the room."""
+    return {"shape": list(array.shape), "dtype": array.dtype.name, "data": base64.b64encode(array.tobytes()).decode()}
+
+
+def unpacked_array(packed: dict[str, Any]) -> Array:
+    flat = np.frombuffer(base64.b64decode(packed["data"]), packed["dtype"])
+    return flat.reshape(packed["shape"])
+
+
+def rebuilt(nesting: Any, leaves: Sequence[Any]) -> Any:
+    """What a cell gives, from its outputs: ``None`` is one output, and a container says its kind, its keys and its parts."""
+    remaining = iter(leaves)
+
+    def build(nesting: Any) -> Any:
+        if nesting is None:
+            return next(remaining)
+        kind, keys, parts = nesting
+        items = [build(part) for part in parts]
+        if kind == "dict":
+            return dict(zip(keys, items, strict=True))
+        return items if kind == "list" else tuple(items)
+
+    return build(nesting)

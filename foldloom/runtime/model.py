@@ -1,0 +1,150 @@
+"""An exported file as a function of examples."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foldloom.errors import BlockInputError, ExportedFileError
+from foldloom.runtime.description import Array, Description
+from foldloom.runtime.feeds import feeds_of
+from foldloom.runtime.program import BlockProgram
+from foldloom.runtime.recorder import Cell, Recorder, Value
+from foldloom.runtime.sessions import session_of
+
+_RECURSION_LIMIT = 200_000
+"""Programs recurse as deep as the data, several calls a level; Python's own limit would be met at trees of a few hundred levels."""
+
+Program = Callable[[Any, Any], Any]
+"""Takes the model, whose attributes are its cells, and one example; gives the example's result."""
+
+
+class Model:
+    """``Model(path)(examples)`` is a list of the result of each example, in arrays.
+
+    A file of blocks knows how examples become calls of cells. For a model that was code, ``program`` says it: a function of the model and one
+    example, such as its ``forward``, that calls the cells by their names (``model.merge(left, right)``) and may call the model itself.
+    """
+
+    def __init__(self, path: str | Path, program: Program | None = None, *, threads: int | None = None) -> None:
+        self.path = str(path)
+        self._session = session_of(path, threads)
+        self.description: Description = self._session.description
+        self._program = self._own_program() if program is None else self._given_program(program)
+
+    def __call__(self, examples: Sequence[Any]) -> list[Any]:
+        """The result of each example: of a file of blocks, what the block gives; with metrics, the pair of that and a dict from their names
+        to lists of rows, each with its label if it has one."""
+        recorder = Recorder(self.description)
+        results = []
+        with _deep_recursion():
+            for number, example in enumerate(examples):
+                try:
+                    results.append(self._program(recorder, example))
+                except Exception as error:
+                    error.add_note(f"in example {number} of the batch")
+                    raise
+        return self.run(recorder, results)
+
+    def run(self, recorder: Recorder, results: Sequence[Any]) -> list[Any]:
+        """The results, with arrays in place of values, of what was recorded."""
+        templates = [_asked_for(recorder, result) for result in results]
+        if not any(recorder.outputs):
+            return templates
+        outputs = self._session.run(feeds_of(recorder))
+        return [_filled(template, outputs) for template in templates]
+
+    def _own_program(self) -> Callable[[Recorder, Any], Any]:
+        described = self.description.program
+        if described is not None:
+            return BlockProgram(described, self.description)
+        why = self.description.why
+
+        def refuse(recorder: Recorder, example: Any) -> Any:
+            raise ExportedFileError(f"{self.path} does not say how examples become calls of its cells: {why}")
+
+        return refuse
+
+    def _given_program(self, program: Program) -> Callable[[Recorder, Any], Any]:
+        paths = {op.cell for op in self.description.ops}
+
+        def run(recorder: Recorder, example: Any) -> Any:
+            model = _Part("", paths, recorder, program, self.description)
+            return program(model, example)
+
+        return run
+
+    def __repr__(self) -> str:
+        cells = sorted({op.label for op in self.description.ops})
+        return f"Model({self.path!r}: {', '.join(cells)})"
+
+
+class _Part:
+    """A part of a model as a program sees it: a cell, or what has cells in it."""
+
+    def __init__(
+        self, path: str, paths: set[str], recorder: Recorder, program: Program, description: Description
+    ) -> None:
+        self._path, self._paths, self._recorder = path, paths, recorder
+        self._program, self._description = program, description
+
+    def __getattr__(self, name: str) -> _Part:
+        path = f"{self._path}.{name}" if self._path else name
+        if not any(known == path or known.startswith(f"{path}.") for known in self._paths):
+            raise ExportedFileError(f"the file has no cell {path!r}; it has {', '.join(sorted(self._paths))}")
+        found = _Part(path, self._paths, self._recorder, self._program, self._description)
+        self.__dict__[name] = found
+        return found
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        if not self._path:
+            return self._program(self, *args, **settings)
+        cell = self.__dict__.get("_cell")
+        if cell is None:
+            cell = self.__dict__["_cell"] = Cell(self._path, self._description)
+        return cell.called_with(self._recorder, args, settings)
+
+
+class _Place:
+    """Where in the outputs of its type a value will be."""
+
+    __slots__ = ("number", "type")
+
+    def __init__(self, type: int, number: int) -> None:
+        self.type, self.number = type, number
+
+
+def _asked_for(recorder: Recorder, result: Any) -> Any:
+    """A result with places instead of values."""
+    if isinstance(result, Value):
+        return _Place(*recorder.add_output(result))
+    if isinstance(result, dict):
+        return {key: _asked_for(recorder, item) for key, item in result.items()}
+    if isinstance(result, (list, tuple)):
+        return type(result)([_asked_for(recorder, item) for item in result])
+    return result
+
+
+def _filled(template: Any, outputs: Sequence[Array]) -> Any:
+    if isinstance(template, _Place):
+        return outputs[template.type][template.number]
+    if isinstance(template, dict):
+        return {key: _filled(item, outputs) for key, item in template.items()}
+    if isinstance(template, (list, tuple)):
+        return type(template)([_filled(item, outputs) for item in template])
+    return template
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
+    try:
+        yield
+    except RecursionError as error:
+        raise BlockInputError("the example is nested more deeply than Python can follow, or contains itself") from error
+    finally:
+        sys.setrecursionlimit(limit)

@@ -1,0 +1,232 @@
+"""What a batch of examples asks of the cells, as the rows that every call reads and writes.
+
+A value has its row in the arena of its type from the moment it is recorded, so that nothing remains to be placed afterwards. A call of a
+cell that stands in a loop runs in the round after the last of its operands that comes from the same loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from foldloom.errors import ArgumentError, ExportedFileError
+from foldloom.runtime.description import Array, Description, OpOf, rebuilt
+
+NOTHING, SINK = 0, 1
+"""The first two rows of every arena: what is read where there is nothing to read, and where what nobody asked for is written."""
+
+FIRST_ROW = 2
+
+GIVEN = -1
+"""The stage of what was given."""
+
+
+class Value:
+    """Stands for a value that will be computed, or was given."""
+
+    __slots__ = ("round", "row", "stage", "type")
+
+    def __init__(self, type: int, row: int, stage: int, round: int) -> None:
+        self.type, self.row, self.stage, self.round = type, row, stage, round
+
+    def __bool__(self) -> bool:
+        raise ArgumentError(
+            "a value that is not computed yet was asked whether it is true: a file runs what its program asks for all at once, so "
+            "nothing in it can depend on a computed value"
+        )
+
+
+class Calls:
+    """All calls of one op: the round of each, and the rows that it reads and writes, call after call."""
+
+    __slots__ = ("lengths", "made", "ragged", "rounds", "rows")
+
+    def __init__(self, op: OpOf) -> None:
+        self.rounds: list[int] = []
+        self.rows: list[int] = []
+        self.ragged: list[list[int]] = [[] for _ in op.ragged_inputs]
+        self.lengths: list[list[int]] = [[] for _ in op.ragged_inputs]
+        self.made: list[list[int]] = [[] for _ in op.ragged_outputs]
+
+
+class Recorder:
+    """Records one batch."""
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.calls = [Calls(op) for op in description.ops]
+        self.filled = [FIRST_ROW] * len(description.types)
+        self.given: list[tuple[list[int], list[Any]]] = [([], []) for _ in description.types]
+        self.outputs: list[list[int]] = [[] for _ in description.types]
+        self._number_of_type = {(type.shape, type.dtype): number for number, type in enumerate(description.types)}
+        self._type_of_number = {
+            kind: self._number_of_type.get(((), dtype))
+            for kind, dtype in ((int, "int64"), (np.float32, "float32"), (np.float64, "float64"), (bool, "bool"))
+        }
+        self._shared: dict[int, Value] = {}
+        self.metrics: dict[str, list[Any]] = {}
+        """What the example that is being recorded has collected by name."""
+
+    def call(self, number: int, operands: Sequence[Value]) -> list[Value]:
+        """One call of an op without ragged operands: its outputs."""
+        op, calls = self.description.ops[number], self.calls[number]
+        stage = self.description.stage_of_op[number]
+        calls.rounds.append(round := self._round(op, stage, operands))
+        rows, filled = calls.rows, self.filled
+        for operand in operands:
+            rows.append(operand.row)
+        made = []
+        for type in op.outputs:
+            row = filled[type]
+            filled[type] = row + 1
+            rows.append(row)
+            made.append(Value(type, row, stage, round))
+        return made
+
+    def call_ragged(
+        self, number: int, operands: Sequence[Sequence[Value]], rows_made: Sequence[int]
+    ) -> list[list[Value]]:
+        """One call of any op: each operand as its rows, of which one that is not ragged has one; ``rows_made`` says how many rows
+        each output has."""
+        op, calls = self.description.ops[number], self.calls[number]
+        stage = self.description.stage_of_op[number]
+        calls.rounds.append(round := self._round(op, stage, [row for operand in operands for row in operand]))
+        calls.rows += [operands[slot][0].row for slot in op.dense_inputs]
+        for position, slot in enumerate(op.ragged_inputs):
+            calls.ragged[position] += [row.row for row in operands[slot]]
+            calls.lengths[position].append(len(operands[slot]))
+        made = []
+        for type, count in zip(op.outputs, rows_made, strict=True):
+            first = self.filled[type]
+            self.filled[type] = first + count
+            made.append([Value(type, row, stage, round) for row in range(first, first + count)])
+        calls.rows += [made[slot][0].row for slot in op.dense_outputs]
+        for position, slot in enumerate(op.ragged_outputs):
+            calls.made[position] += [row.row for row in made[slot]]
+        return made
+
+    def _round(self, op: OpOf, stage: int, operands: Sequence[Value]) -> int:
+        round = 0
+        for operand in operands:
+            if operand.stage == stage:
+                if operand.round >= round:
+                    round = operand.round + 1
+            elif operand.stage > stage:
+                raise self._out_of_order(op, operand)
+        return round if self.description.stages[stage].loop else self._once(op, round)
+
+    def _once(self, op: OpOf, round: int) -> int:
+        if round:
+            raise ExportedFileError(
+                f"this example gives cell {op.label} what it made itself, which none of the examples did with which the model was "
+                "exported, so that the file runs it once. Export it with such an example among them: `fl.export(model, path, examples)`"
+            )
+        return round
+
+    def _out_of_order(self, op: OpOf, operand: Value) -> ExportedFileError:
+        later = " or ".join(self.description.ops[number].label for number in self.description.stages[operand.stage].ops)
+        return ExportedFileError(
+            f"this example gives cell {op.label} what {later} made, which none of the examples did with which the model was exported, so "
+            f"that the file runs {op.label} before it. Export it with such an example among them: `fl.export(model, path, examples)`"
+        )
+
+    def value_of(self, given: Any, taker: str) -> Value:
+        """A value as it is; a number or array as a value."""
+        if given.__class__ is Value:
+            return given
+        type = self._type_of_number.get(given.__class__)
+        if type is None:
+            array = np.asarray(given) if given.__class__ is not float else np.float32(given)
+            type = self._number_of_type.get((array.shape, array.dtype.name))
+            if type is None:
+                raise ArgumentError(
+                    f"{taker} was given {given!r:.60} ({array.dtype.name}{list(array.shape)}), but the file has values of "
+                    f"{', '.join(map(str, self.description.types))} only"
+                )
+            given = array
+        return self._give(type, given)
+
+    def shared_value(self, array: Array, taker: str) -> Value:
+        """A constant of the program, which all examples of a batch share."""
+        known = self._shared.get(id(array))
+        if known is None:
+            known = self._shared[id(array)] = self.value_of(array, taker)
+        return known
+
+    def _give(self, type: int, given: Any) -> Value:
+        row = self.filled[type]
+        self.filled[type] = row + 1
+        rows, values = self.given[type]
+        rows.append(row)
+        values.append(given)
+        return Value(type, row, GIVEN, 0)
+
+    def add_output(self, value: Value) -> tuple[int, int]:
+        """Ask for a value: its type, and which of the outputs of this type it is."""
+        outputs = self.outputs[value.type]
+        outputs.append(value.row)
+        return value.type, len(outputs) - 1
+
+
+class Cell:
+    """A cell of the file, as its program calls it: with the arguments of one example."""
+
+    def __init__(self, name: str, description: Description) -> None:
+        self.name = name
+        self._ops: dict[Any, int] = {}
+        self._returns: dict[int, Any] = {}
+        for number, op in enumerate(description.ops):
+            if op.cell == name and not op.ragged_inputs:
+                self._ops[(op.inputs, op.nesting, op.settings)] = number
+                self._returns[number] = op.returns
+        self._description = description
+        self._flat = {
+            inputs: number
+            for (inputs, nesting, settings), number in self._ops.items()
+            if (nesting, settings) == (None, ())
+        }
+
+    def called(self, recorder: Recorder, args: Sequence[Any]) -> Any:
+        """A call with arguments that are not nested, and without settings."""
+        operands = [arg if arg.__class__ is Value else recorder.value_of(arg, self.name) for arg in args]
+        number = self._flat.get(tuple([operand.type for operand in operands]))
+        if number is None:
+            raise self.unknown(operands)
+        made = recorder.call(number, operands)
+        returns = self._returns[number]
+        return made[0] if returns is None else rebuilt(returns, made)
+
+    def called_with(self, recorder: Recorder, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        leaves: list[Any] = []
+        nesting = described_nesting(args, leaves)
+        if nesting is not None and all(part is None for part in nesting[2]):
+            nesting = None
+        operands = [recorder.value_of(leaf, self.name) for leaf in leaves]
+        frozen = tuple(sorted((name, repr(value)) for name, value in settings.items()))
+        number = self._ops.get((tuple([operand.type for operand in operands]), nesting, frozen))
+        if number is None:
+            raise self.unknown(operands)
+        return rebuilt(self._returns[number], recorder.call(number, operands))
+
+    def unknown(self, operands: Sequence[Value]) -> ExportedFileError:
+        types = self._description.types
+        known = [op for op in self._description.ops if op.cell == self.name]
+        asked = ", ".join(str(types[operand.type]) for operand in operands)
+        takes = " or ".join(sorted({"(" + ", ".join(str(types[type]) for type in op.inputs) + ")" for op in known}))
+        return ExportedFileError(
+            f"cell {self.name} is called with ({asked}), but in this file it takes {takes or 'nothing: there is no such cell'}. Export the "
+            "model with an example that calls it so: `fl.export(model, path, examples)`"
+        )
+
+
+def described_nesting(value: Any, leaves: list[Any]) -> Any:
+    """Append the leaves of nested arguments, and describe their nesting."""
+    if isinstance(value, (tuple, list)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return (kind, len(value), tuple([described_nesting(item, leaves) for item in value]))
+    if isinstance(value, dict):
+        return ("dict", tuple(value), tuple([described_nesting(item, leaves) for item in value.values()]))
+    leaves.append(value)
+    return None
