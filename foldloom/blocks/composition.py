@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from foldloom.blocks.block import Block, Identity, chained, converts
+from foldloom.blocks.block import Block, Identity, converts
 from foldloom.blocks.copying import Fresh
 from foldloom.blocks.inference import Unknown, attempt, head, known, wait_for_head
 from foldloom.blocks.items import GetItem, item_getter
@@ -155,16 +155,11 @@ class AllOf(Block):
         return lambda value: tuple([run(value) for run in runs])
 
 
-def _reader(givers: Sequence[Run]) -> Run:
-    """From the values of a composition so far to what one of its blocks reads."""
-    if not givers:
-        return lambda _: None
-    if len(givers) == 1:
-        return givers[0]
-    if len(givers) == 2:
-        first, second = givers
-        return lambda values: (first(values), second(values))
-    return lambda values: tuple([giver(values) for giver in givers])
+def _tuple_of(expressions: Sequence[str]) -> str:
+    """What a block reads: nothing, one value, or a tuple of several."""
+    if not expressions:
+        return "None"
+    return expressions[0] if len(expressions) == 1 else f"({', '.join(expressions)})"
 
 
 class _Input(Identity):
@@ -318,26 +313,31 @@ class Composition(Block):
         return [part for _, part in self._parts]
 
     def lowered(self, lower: Lowering) -> Run:
-        value_of: dict[Block, Run] = {self.input: itemgetter(0)}
-        steps: list[tuple[Run, Run]] = []
-        for block in self._in_order():
-            read = _reader([value_of[giver] for giver in self._sources[block]])
+        """The function that one would write by hand, with a line for each block: ``value_2 = run_2((value_1, value[0]))``.
+
+        Written out and compiled, because every list, loop and call around a block's own would be paid at every node.
+        """
+        functions: dict[str, Run] = {}
+        value_of: dict[Block, str] = {self.input: "value"}
+        lines = ["def run(value):"]
+        for number, block in enumerate(self._in_order()):
+            reads = _tuple_of([value_of[giver] for giver in self._sources[block]])
             if block is self.output:
-                value_of[block] = read
-            elif block in self._wires:
-                value_of[block] = chained([read, lower(block)])
+                value_of[block] = reads
+            elif block in self._wires and isinstance(block, GetItem) and block.position is not None:
+                value_of[block] = f"{reads}[{block.position}]"
             else:
-                steps.append((lower(block), read))
-                value_of[block] = itemgetter(len(steps))
-        result = value_of[self.output] if self._sources.get(self.output) else _reader([])
-
-        def run(value: Any) -> Any:
-            values = [value]
-            for compute, read in steps:
-                values.append(compute(read(values)))
-            return result(values)
-
-        return run
+                functions[f"run_{number}"] = lower(block)
+                call = f"run_{number}({reads})"
+                if block in self._wires:
+                    value_of[block] = call
+                else:
+                    value_of[block] = f"value_{number}"
+                    lines.append(f"    value_{number} = {call}")
+        result = value_of[self.output] if self._sources.get(self.output) else "None"
+        lines.append(f"    return {result}")
+        exec(compile("\n".join(lines), f"<{shortened(self)}>", "exec"), functions)
+        return functions["run"]
 
     def _in_order(self) -> list[Block]:
         """Every block after those it reads."""

@@ -50,8 +50,9 @@ class Metric(Block):
 
         def run_labelled(pair: Any) -> None:
             value, label = pair
-            run(value)
-            collected().labels[name].append(label)
+            here = collected()
+            here.rows[name].append(value if value.__class__ is LazyTensor else given(value))
+            here.labels[name].append(label)
 
         return run_labelled if isinstance(head(self.takes), TupleType) else run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from foldloom.blocks.block import Block
@@ -100,10 +101,15 @@ class GetItem(Block):
         item: BlockType = takes.items[self._key]
         return item
 
+    @property
+    def position(self) -> int | None:
+        """Where in a tuple, which surely has it; None if it looks into anything else, which may lack the key."""
+        return self._key if isinstance(head(self.takes), TupleType) and isinstance(self._key, int) else None
+
     def lowered(self, lower: Lowering) -> Run:
         if isinstance(head(self.takes), BroadcastSequenceType):
             return lambda value: value
-        return item_getter(self, self._key)
+        return item_getter(self, self._key) if self.position is None else itemgetter(self.position)
 
 
 def item_getter(block: Block, key: Any) -> Run:

@@ -81,7 +81,12 @@ Mode = tuple[bool, Autocast]
 """The grad mode, and for each kind of device the dtype of autocast."""
 
 
+_NO_AUTOCAST: Autocast = (None, None)
+
+
 def autocast_state() -> Autocast:
+    if not torch._C._is_any_autocast_enabled():
+        return _NO_AUTOCAST
     return tuple(
         [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -102,9 +102,12 @@ class Unchanged:
             if not is_in(state, module):
                 raise _switched(module)
 
-    @contextmanager
-    def changes_are_ours(self) -> Iterator[None]:
+    def changes_are_ours(self) -> AbstractContextManager[None]:
         """Kernels may change what they are given: statistics, or an embedding that is kept below a norm."""
+        return self._following_changes() if self._tensors else nullcontext()
+
+    @contextmanager
+    def _following_changes(self) -> Iterator[None]:
         before = [(tensor, tensor._version) for tensor, _ in self._tensors.values()]
         try:
             yield
