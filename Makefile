@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format benchmark clean
+.PHONY: demo test check format benchmark views clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/arithmetic_sign.py
@@ -23,6 +23,11 @@ format: $(VENV)/dev
 
 benchmark: $(VENV)/demo
 	$(BIN)/python -m benchmarks tree-lstm
+
+views: $(VENV)/demo
+	for task in tree-lstm tagger parser molecule; do \
+		$(BIN)/foldloom explain $$task --examples 12 --html docs/views/$$task.html > /dev/null || exit 1; done
+	$(BIN)/foldloom profile tree-lstm --examples 64 --picture docs/views/loom.svg
 
 $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -10,7 +10,7 @@ from foldloom.views.reasons import Cause, Reason
 from foldloom.views.survey import Place, Survey
 
 WORTH_IT = 0.05
-"""What saves a smaller share of the time than this is not worth a change."""
+"""What saves less than this share of the time that steps take is not worth a change."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Advice:
 class Costs:
     """The seconds that things took. ``of_op`` has those of the survey's ops, forward and backward."""
 
-    total: float
     recording: float
     planning: float
     of_op: Sequence[float]
@@ -39,6 +38,10 @@ class Costs:
     def steps(self) -> float:
         return sum(self.of_op)
 
+    @property
+    def total(self) -> float:
+        return self.steps + self.recording + self.planning
+
 
 def advice_for(survey: Survey, reasons: Sequence[Reason], costs: Costs) -> Advice:
     """Of what keeps calls apart, the dearest. Recording comes last: calls that stay apart are also dearer to record."""
@@ -46,11 +49,9 @@ def advice_for(survey: Survey, reasons: Sequence[Reason], costs: Costs) -> Advic
         return Advice("nothing", "nothing was batched: call `fl.batch` inside `with fl.profile()`")
     candidates = [*_from_reasons(reasons, costs), *_from_demands(survey, costs), *_from_schedules(survey, costs)]
     best = max(candidates, key=lambda advice: advice.saves, default=None)
-    if best is not None and best.saves >= WORTH_IT * (costs.total - costs.recording):
+    if best is not None and best.saves >= WORTH_IT * costs.steps:
         return best
-    if costs.recording > 0.5 * costs.total:
-        return _from_recording(survey, costs)
-    return best if best is not None and best.saves >= WORTH_IT * costs.total else _nothing(survey, costs)
+    return _from_recording(survey, costs) if costs.recording > 0.5 * costs.total else _nothing(survey, costs)
 
 
 def _from_reasons(reasons: Sequence[Reason], costs: Costs) -> Iterator[Advice]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -143,16 +144,25 @@ class Profile:
         return advice_for(self.survey, self.reasons, self._costs())
 
     def _costs(self) -> Costs:
+        """Of the batch that took longest. A step counts as much as the middle one of its operation: a machine that does something else
+        for a moment must not change the advice."""
         number_of_op = {op: number for number, op in enumerate(self.survey.ops)}
+        steps = [
+            (plan.ops[step.op], self._seconds_of_steps[run, at].total())
+            for run in self._dearest
+            for plan in (self.runs[run].plan,)
+            for at, step in enumerate(plan.steps)
+        ]
+        of_name: dict[str, list[float]] = defaultdict(list)
+        for op, seconds in steps:
+            of_name[op.label or op.key].append(seconds)
+        usual = {name: median(seconds) for name, seconds in of_name.items()}
         of_op = [0.0] * len(number_of_op)
-        for run in self._dearest:
-            plan = self.runs[run].plan
-            for at, step in enumerate(plan.steps):
-                of_op[number_of_op[plan.ops[step.op]]] += self._seconds_of_steps[run, at].total()
-        # Recording and planning cannot be told apart by batch; the dearest one's share is that of its steps.
-        share = sum(of_op) / max(1e-12, sum(self._seconds_of_run(number) for number in range(len(self.runs))))
-        recording, planning = self.phases[RECORDING] * share, self.phases[PLANNING] * share
-        return Costs(sum(of_op) + recording + planning, recording, planning, of_op)
+        for op, _ in steps:
+            of_op[number_of_op[op]] += usual[op.label or op.key]
+        # Recording and planning cannot be told apart by batch; the dearest one's share is that of its runs.
+        share = len(self._dearest) / max(1, len(self.runs))
+        return Costs(self.phases[RECORDING] * share, self.phases[PLANNING] * share, of_op)
 
     # ---- As text, as a page, as a trace.
 

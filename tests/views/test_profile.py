@@ -246,6 +246,9 @@ import torch
 from torch import nn
 import foldloom as fl
 
+if not {without_views}:
+    import foldloom.views
+
 leaf, merge = fl.cell(nn.Embedding(10, 4)), fl.cell(nn.Bilinear(4, 4, 4))
 
 

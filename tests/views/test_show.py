@@ -20,6 +20,8 @@ from foldloom.errors import ArgumentError
 from tests.views.browser import Opened, started
 from tests.views.programs import TREES, Attention, TreeModel, ragged_sentences, until_small
 
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
 # Okabe and Ito's blue, orange and green: the colours of the first three operations.
 BLUE, ORANGE, GREEN = (0, 114, 178), (230, 159, 0), (0, 158, 115)
 
@@ -324,6 +326,21 @@ def test_ten_thousand_nodes_in_a_browser(driver: Any, tmp_path: Path, treebank_p
         """
     )
     assert drawn < 50
+    assert page.problems() == []
+
+
+@pytest.mark.parametrize("name", ["tree-lstm", "tagger", "parser", "molecule"])
+def test_pages_of_the_documentation(name: str, driver: Any) -> None:
+    path = DOCS / "views" / f"{name}.html"
+    assert f"views/{name}.html" in (DOCS / "views.md").read_text()
+    assert path.stat().st_size < 200_000
+    assets = DOCS.parent / "foldloom" / "views" / "assets"
+    for asset in (*assets.glob("*.js"), *assets.glob("*.css")):
+        assert asset.read_text() in path.read_text(), f"{asset.name} has changed: `make views` makes the pages anew"
+    page = Opened(driver, path)
+    assert page.state("ready") == "yes"
+    page.hover_step(0, 1)
+    assert int(page.state("lit")) == page.script("return data.schedules[0].steps[1][1]")
     assert page.problems() == []
 
 

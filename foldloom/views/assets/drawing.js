@@ -1,4 +1,4 @@
-// Drawing on canvas. What changes rarely is kept as a picture: pointing at a step draws two pictures and the nodes that light up.
+// Drawing on canvas. What changes rarely is kept as a picture: pointing at a step draws a few pictures and the nodes that light up.
 const ratio = () => Math.max(1, window.devicePixelRatio || 1);
 const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const isDark = () => document.documentElement.dataset.theme === "dark";
@@ -19,7 +19,7 @@ class ExamplesView {
     this.px = new Float32Array(graph.count);
     this.py = new Float32Array(graph.count);
     this.plain = document.createElement("canvas");
-    this.faint = document.createElement("canvas");
+    this.lines = document.createElement("canvas");
     this.arrange();
   }
 
@@ -78,7 +78,12 @@ class ExamplesView {
     return null;
   }
 
-  edges(context) {
+  // Kept, because it is the same for every step.
+  edges() {
+    const look = `${theme("faint")} ${this.focus} ${this.width} ${this.height} ${this.unit}`;
+    if (this.linesLook === look) return;
+    this.linesLook = look;
+    const context = sized(this.lines, this.width, this.height);
     context.strokeStyle = theme("faint");
     context.lineWidth = Math.max(0.6, Math.min(1.6, this.unit * 0.07));
     context.beginPath();
@@ -102,7 +107,7 @@ class ExamplesView {
     context.arc(x, y, radius, 0, 7);
   }
 
-  // Two pictures of the schedule up to a step: as it is, and faded, for others to stand out from.
+  // The schedule up to a step, as a picture.
   paint(schedule, until) {
     const dark = isDark(), steps = schedule.steps.length;
     const byStep = new Map(), later = [], given = [];
@@ -117,7 +122,8 @@ class ExamplesView {
       }
     }
     const context = sized(this.plain, this.width, this.height);
-    this.edges(context);
+    this.edges();
+    context.drawImage(this.lines, 0, 0, this.width, this.height);
     const fill = (nodes, colour, radius) => {
       context.beginPath();
       for (const node of nodes) this.dot(context, node, radius);
@@ -131,9 +137,6 @@ class ExamplesView {
     context.stroke();
     for (const [step, nodes] of byStep) fill(nodes, stepColour(steps > 1 ? step / (steps - 1) : 0, dark), this.radius);
     if (this.focus !== null && this.unit > 24) this.names(context);
-    const pale = sized(this.faint, this.width, this.height);
-    pale.globalAlpha = 0.22;
-    pale.drawImage(this.plain, 0, 0, this.width, this.height);
   }
 
   names(context) {
@@ -147,7 +150,9 @@ class ExamplesView {
 
   draw(schedule, lit, chosen) {
     const context = sized(this.canvas, this.width, this.height);
-    context.drawImage(lit ? this.faint : this.plain, 0, 0, this.width, this.height);
+    context.globalAlpha = lit ? 0.22 : 1;
+    context.drawImage(this.plain, 0, 0, this.width, this.height);
+    context.globalAlpha = 1;
     const dark = isDark(), steps = schedule.steps.length, byStep = new Map();
     for (const node of lit || []) {
       if (!this.boxes.has(this.graph.example[node])) continue;
