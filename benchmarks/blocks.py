@@ -6,6 +6,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,19 +76,30 @@ class BlockSystems(Systems):
     def in_blocks_planned(self, number: int) -> float:
         return self.blocks_step(self.plans[number % len(self.plans)])
 
-    def seconds_in_workers(self, epochs: int) -> float:
-        """For one step, with plans made by workers from kept recordings while others run; the first waits for them to start."""
-        recordings: Any = self.kept * epochs  # a list is all the dataset that a DataLoader needs
-        loader: DataLoader[fl.Recording] = DataLoader(
-            recordings, batch_size=self.size, collate_fn=self.blocks.plan, num_workers=self.workers, drop_last=True
+    @cached_property
+    def loader(self) -> DataLoader[fl.Recording]:
+        """Plans made by workers from kept recordings, while others run."""
+        recordings: Any = self.kept  # a list is all the dataset that a DataLoader needs
+        return DataLoader(
+            recordings,
+            batch_size=self.size,
+            collate_fn=self.blocks.plan,
+            num_workers=self.workers,
+            drop_last=True,
+            persistent_workers=True,
         )
-        plans = iter(loader)
-        self.blocks_step(next(plans))
-        start, steps = time.perf_counter(), 0
-        for plan in plans:
+
+    def epoch_in_workers(self, _: int) -> None:
+        for plan in self.loader:
             self.blocks_step(plan)
-            steps += 1
-        return (time.perf_counter() - start) / steps
+
+    def epoch_in_the_loop(self, _: int) -> None:
+        for number in range(len(self.plans)):
+            self.in_blocks(number)
+
+    def epoch_planned(self, _: int) -> None:
+        for plan in self.plans:
+            self.blocks_step(plan)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -105,15 +117,30 @@ def run(options: argparse.Namespace) -> None:
     print("trees/s")
     for name, times in seconds.items():
         print(f"  {name:<45} {options.batch / statistics.median(times):>10,.0f}")
-    if options.workers:
-        in_workers = systems.seconds_in_workers(max(1, options.rounds // 8))
-        print(f"  {BLOCKS_IN_WORKERS:<45} {options.batch / in_workers:>10,.0f}")
     print("times as fast")
     print(f"  {'blocks / by hand':<45} {median_ratio(seconds[BY_HAND], seconds[BLOCKS]):>10.2f}")
     print(f"  {'blocks / by hand, nothing kept':<45} {median_ratio(seconds[BY_HAND], seconds[BLOCKS_AFRESH]):>10.2f}")
+    if options.workers:
+        _compare_epochs(systems, epochs=max(1, options.rounds // 4))
     print("microseconds a tree node")
     for name, cost in costs_per_node(systems, repeats=min(8, options.rounds)).items():
         print(f"  {name:<45} {cost:>10.2f}")
+
+
+def _compare_epochs(systems: BlockSystems, epochs: int) -> None:
+    """Whole epochs: who plans, and what that costs. The workers start in a round that does not count."""
+    seconds = interleaved(
+        {
+            BLOCKS_WITHOUT_PLANNING: systems.epoch_planned,
+            BLOCKS: systems.epoch_in_the_loop,
+            BLOCKS_IN_WORKERS: systems.epoch_in_workers,
+        },
+        rounds=epochs,
+        warm_up=1,
+    )
+    print(f"times as fast as {BLOCKS_WITHOUT_PLANNING}, epochs of {len(systems.plans)} steps")
+    for name in (BLOCKS, BLOCKS_IN_WORKERS):
+        print(f"  {name:<45} {median_ratio(seconds[BLOCKS_WITHOUT_PLANNING], seconds[name]):>10.3f}")
 
 
 def _check_first_losses(systems: BlockSystems) -> None:
