@@ -63,7 +63,9 @@ def test_unknown_task(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_a_module_and_as_a_command() -> None:
-    help = subprocess.run([sys.executable, "-m", "foldloom", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
+    help = subprocess.run(
+        [sys.executable, "-m", "foldloom", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert "explain" in help.stdout
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"foldloom": "foldloom.cli:main"}

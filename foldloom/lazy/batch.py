@@ -190,6 +190,7 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
     try:
         with recording_into(recorder), collector_resting():
             recorder.end_example(*_record_example(recorder, function, args, 0))
+        recorder.unchanged.check_modules()
         if not isinstance(function, torch.nn.Module):
             return recorder.close()
         cells = paths_of_cells(function, [op.key for op in recorder.ops if not op.is_input and not is_function(op)])

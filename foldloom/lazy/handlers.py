@@ -6,38 +6,28 @@ Stacking a list, joining lists and taking rows of a ragged value are a matter of
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.lazy.calls import function_named, leaves_of, rebuilt
-from foldloom.lazy.rules import batched_form
-from foldloom.lazy.rules.base import DENSE, forms
+from foldloom.lazy.aliases import layout_of, note_views, row_handle, shares_memory
+from foldloom.lazy.calls import Call, function_named, leaves_of, rebuilt
+from foldloom.lazy.rules.base import DENSE, RAGGED, Batched, forms, register
 from foldloom.lazy.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.lazy.rules.indexing import set_each, take
+from foldloom.lazy.rules.ragged import rowwise
 from foldloom.lazy.scope import recording_paused, user_line
-from foldloom.lazy.tensor import LazyTensor, Views
+from foldloom.lazy.tensor import LazyTensor
 
 if TYPE_CHECKING:
     from foldloom.lazy.recorder import Recorder
 
 Handler = Callable[["Recorder", Any, dict[str, Any]], Any]
 
-VIEWS = frozenset(
-    [
-        *forms(
-            "view reshape transpose t permute expand squeeze unsqueeze select narrow chunk split unbind diagonal flatten "
-            "swapaxes swapdims unflatten tensor_split movedim moveaxis view_as expand_as real imag unfold split_with_sizes "
-            "detach ravel as_strided"
-        ),
-        torch.Tensor.__getitem__,
-        *[getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")],
-    ]
-)
-"""Functions whose result shares memory with their argument, so that a change of one is a change of the other."""
+CHANGE_SHAPE = frozenset(forms("t transpose swapaxes swapdims squeeze unsqueeze detach"))
+"""Functions whose namesakes in place (`x.t_()`) change no number, only how the target sees its memory."""
 
 IN_PLACE_OPERATORS = {
     torch.Tensor.__iadd__: operator.add, torch.Tensor.__isub__: operator.sub, torch.Tensor.__imul__: operator.mul,
@@ -61,24 +51,12 @@ def functional_of(function: Any) -> Callable[..., Any]:
         for owner in (torch.Tensor, torch, torch.nn.functional):
             twin = getattr(owner, name, None)
             if callable(twin) and name not in _OTHER_MEANING:
-                known = _as_a_value(twin) if twin in VIEWS else twin
+                known = twin
                 break
         else:
             known = _on_a_copy(function)
         _functional[function] = known
     return known
-
-
-def _as_a_value(view: Any) -> Callable[..., Any]:
-    """The same, but what it returns is no view: a value that has changed its shape (`x.t_()`) is not a view of itself."""
-
-    def changed(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return view(target, *args, **kwargs)
-
-    changed.__name__ = view.__name__
-    changed.__qualname__ = f"changed_by_{view.__name__}_"
-    DENSE[changed] = lambda call: batched_form(call._replace(function=view))
-    return changed
 
 
 def _on_a_copy(function: Any) -> Callable[..., Any]:
@@ -112,39 +90,29 @@ def write_view(
     return copy
 
 
-def row_handle(recorder: Recorder, values: LazyTensor, index: int | slice) -> LazyTensor:
-    """A row of a ragged value, or some of its rows."""
-    type = values._type.row if isinstance(index, int) else values._type
-    handle = LazyTensor(recorder, values._value[index], type, values._depth)
-    handle._source = (values, index)
-    return handle
+def with_gradient_of(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The numbers of one value with the gradient of another, which it was before autograd looked away."""
+    return _OtherNumbers.apply(target, result)  # type: ignore[no-any-return]
 
 
-def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Note that a result shares memory with the first argument, if it does."""
-    base = args[0]
-    if function is torch.Tensor.__getitem__ and not _is_basic(args[1]):
-        return
-    if function in _MAY_COPY and hasattr(base, "_source"):
-        return
-    views = (result,) if type(result) is LazyTensor else result
-    group = Views(base, function, args[1:], kwargs, views)
-    for number, view in enumerate(views):
-        view._source = (group, None if view is result else number)
-    try:
-        base._views.append(weakref.ref(group))
-    except AttributeError:
-        base._views = [weakref.ref(group)]
+class _OtherNumbers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, target: torch.Tensor, result: torch.Tensor) -> Any:
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0], None
 
 
-_MAY_COPY = frozenset(forms("reshape flatten ravel"))
-"""Views of what stands in order, copies of what does not, such as a view of something else may."""
+@register(DENSE, [with_gradient_of])
+def _other_numbers(call: Call) -> Batched:
+    return call.apply
 
 
-def _is_basic(index: Any) -> bool:
-    """Whether an index takes a view; lists and tensors of places take copies."""
-    parts = index if type(index) is tuple else (index,)
-    return all(type(part) in (int, slice, type(None), type(...)) for part in parts)
+@register(RAGGED, [with_gradient_of])
+def _other_rows(call: Call) -> Batched | None:
+    return rowwise(call) if all(type.ragged for type in call.operands) else None
 
 
 def _stack(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -212,12 +180,17 @@ def _getitem(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
             return row_handle(recorder, values, index)
         if index in (0, -1):
             return NotImplemented
-        row = recorder.call_function(take, (values, recorder.number(index % length)), None)
-        note_views(torch.Tensor.__getitem__, args, {}, row)
-        return row
+        return _taken(recorder, values, index, recorder.number(index % length))
     if kind is LazyTensor and index._type.shape == () and index._type.dtype == "int64":
-        return recorder.call_function(take, (recorder.dense(values), index), None)
+        return _taken(recorder, values, index, index)
     return NotImplemented
+
+
+def _taken(recorder: Recorder, values: LazyTensor, index: Any, place: LazyTensor) -> LazyTensor:
+    """One element, which is a view; members may each take another."""
+    row = recorder.call_function(take, (recorder.dense(values), place), None)
+    note_views(torch.Tensor.__getitem__, (values, index), {}, row, values)
+    return row  # type: ignore[no-any-return]
 
 
 def _unbind(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -284,9 +257,35 @@ def _cast(dtype: torch.dtype) -> Handler:
 
 
 def _contiguous(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Values stand in order, as far as they are not views of others."""
-    is_value = type(args[0]) is LazyTensor and not hasattr(args[0], "_source")
-    return args[0] if is_value and len(args) == 1 and not kwargs else NotImplemented
+    """What stands in order already is returned as it is."""
+    if type(args[0]) is not LazyTensor or len(args) > 1 or kwargs:
+        return NotImplemented
+    return args[0] if shares_memory(torch.Tensor.contiguous, args[0], (), {}) else NotImplemented
+
+
+def _by_layout(function: Any) -> Handler:
+    """For questions about how a value lies in memory."""
+
+    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        if type(args[0]) is not LazyTensor:
+            return NotImplemented
+        shape, strides, offset = layout_of(args[0])
+        with recording_paused():
+            return function(torch.empty(0, device="meta").as_strided(shape, strides, offset), *args[1:], **kwargs)
+
+    return handle
+
+
+def _itself(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    return args[0] if type(args[0]) is LazyTensor and args[0].dtype is not torch.bool else NotImplemented
+
+
+def _dropout(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Where nothing is dropped, the value itself."""
+    training = args[2] if len(args) > 2 else kwargs.get("training", True)
+    in_place = args[3] if len(args) > 3 else kwargs.get("inplace", False)
+    is_value = bool(args) and type(args[0]) is LazyTensor
+    return args[0] if is_value and not training and not in_place else NotImplemented
 
 
 def _demand(name: str) -> Handler:
@@ -312,6 +311,9 @@ HANDLERS: dict[Any, Handler] = {
     },
     torch.Tensor.__setitem__: lambda recorder, args, kwargs: recorder.set_item(*args),
     **dict.fromkeys(forms("contiguous"), _contiguous),
+    **{getattr(torch.Tensor, name): _by_layout(getattr(torch.Tensor, name)) for name in ("stride", "is_contiguous", "storage_offset")},
+    **dict.fromkeys([*forms("positive"), operator.pos, torch.Tensor.__pos__], _itself),
+    **dict.fromkeys(forms("dropout"), _dropout),
     **{getattr(torch.Tensor, name): _cast(dtype) for name, dtype in _CASTS.items()},
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -28,6 +28,10 @@ class Returned(NamedTuple):
 
     nesting: Any
     types: tuple[Type, ...]
+    shares_with: int | None = None
+    """The operand whose memory the first of them lies in."""
+    is_operand: bool = False
+    """Whether the function returns that operand itself."""
 
 
 _NO_ANSWER = (
@@ -44,7 +48,7 @@ class NeedsValuesError(Exception):
 
 def inferred(call: Call) -> Returned:
     try:
-        result = _without_data(call)
+        blocks, result = _without_data(call)
     except _NO_ANSWER as error:
         raise NeedsValuesError from error
     except Exception as error:
@@ -56,7 +60,14 @@ def inferred(call: Call) -> Returned:
     types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
     if len(types) < len(leaves):
         nesting = with_constants(nesting, iter(leaves), lambda leaf: not isinstance(leaf, torch.Tensor))
-    return Returned(nesting, types)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    shares_with = _operand_in_memory_of(tensors[0], blocks) if tensors else None
+    return Returned(nesting, types, shares_with, any(result is block for block in blocks))
+
+
+def _operand_in_memory_of(tensor: torch.Tensor, blocks: Sequence[torch.Tensor]) -> int | None:
+    memory = tensor.untyped_storage()._cdata
+    return next((number for number, block in enumerate(blocks) if block.untyped_storage()._cdata == memory), None)
 
 
 @contextmanager
@@ -71,7 +82,7 @@ def _nothing_logged() -> Iterator[None]:
         log.disabled = before
 
 
-def _without_data(call: Call) -> Any:
+def _without_data(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with recording_paused(), torch.no_grad(), _nothing_logged():
         with mode:
@@ -79,7 +90,7 @@ def _without_data(call: Call) -> Any:
         weights = {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _weights(call)}
         args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
         with mode:
-            return call.function(*args, **kwargs)
+            return blocks, call.function(*args, **kwargs)
 
 
 def _runs_on_ones(call: Call) -> bool:

@@ -100,6 +100,10 @@ class Inputs(Columns):
             return False
         return self._example_of_tensor.setdefault(id(tensor), self.example) != self.example
 
+    def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
+        """The user's tensor that a handle stands for, if it is one."""
+        return self._value_of_input.get(handle._value) if handle._value in self.users_own else None
+
     def own(self, handle: LazyTensor) -> LazyTensor:
         return self._own(handle, None, ragged=False)
 
@@ -174,7 +178,7 @@ class Inputs(Columns):
         if recorder is self.given:
             lifted = self.lift(handle._value, ragged=ragged)
             if lifted._type.ragged:
-                handle._source = (self.given, None)
+                handle._source = (self.given, handle._value)
             else:
                 self.users_own.add(lifted._value)
             handle._recorder, handle._value, handle._type = self, lifted._value, lifted._type
@@ -225,6 +229,9 @@ class _Given:
 
     def device_of(self, handle: LazyTensor) -> torch.device:
         return handle._value.device  # type: ignore[no-any-return]
+
+    def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor:
+        return handle._value  # type: ignore[no-any-return]
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         return [self._recorder.give(row) for row in handle._value]

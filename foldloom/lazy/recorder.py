@@ -18,23 +18,18 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
+from foldloom.lazy.aliases import id_of_memory, is_strided, note_views, row_handle
 from foldloom.lazy.calls import leaves_of, rebuilt
 from foldloom.lazy.cell import Cell, cell_of_module
 from foldloom.lazy.changes import call_in_place, replace, set_item
-from foldloom.lazy.handlers import (
-    HANDLERS,
-    IN_PLACE_OPERATORS,
-    ROW_HANDLERS,
-    note_views,
-    row_handle,
-)
+from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS
 from foldloom.lazy.nesting import flatten
 from foldloom.lazy.rules.base import forms
 from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused
 from foldloom.lazy.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.lazy.tensor import LazyTensor, computed
-from foldloom.lazy.unchanged import is_in
+from foldloom.lazy.unchanged import holds
 from foldloom.schedulers import Scheduler
 
 _CONTAINERS = (tuple, list, dict)
@@ -262,10 +257,9 @@ class Recorder(Signatures):
             return self._call_unknown(frozen, function, tuple(args), kwargs, is_ragged)
         if is_ragged:
             return self._call_known_ragged(known, function, tuple(args), kwargs)
-        result = self._add_node(known, operands, depth + 1)
-        if known.is_view:
-            note_views(function, tuple(args), kwargs, result)
-        return result
+        if known.shares_with is not None:
+            return self._call_known_view(known, function, tuple(args), kwargs)
+        return self._add_node(known, operands, depth + 1)
 
     def _call_unknown(
         self, key: tuple[Any, ...], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ragged: bool
@@ -287,7 +281,27 @@ class Recorder(Signatures):
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
         if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
             return self._first_call(function, args, kwargs)[0]
-        return self._add_node_of(known, handles)
+        return self._noted(known, function, args, kwargs, handles, self._add_node_of(known, handles))
+
+    def _call_known_view(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves: list[Any] = []
+        leaves_of((args, kwargs), leaves)
+        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        result = None if known.is_operand else self._add_node_of(known, handles)
+        return self._noted(known, function, args, kwargs, handles, result)
+
+    @staticmethod
+    def _noted(
+        known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: Any, handles: Sequence[LazyTensor], result: Any
+    ) -> Any:
+        """The result of a call, known as what shares memory with one of its operands if it does."""
+        if known.shares_with is None:
+            return result
+        base = handles[known.shares_with]
+        if known.is_operand:
+            return base
+        note_views(function, args, kwargs, result, base)
+        return result
 
     def _first_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, KnownCall | None]:
         """Any call, with arguments of any kind; and what is known about calls of its signature, if that is all there is to it."""
@@ -320,18 +334,17 @@ class Recorder(Signatures):
         if any(handle._type.ragged for handle in handles):
             for_ragged = self._known_ragged(function, nesting, leaves, handles)
             if for_ragged is not None:
-                return self._add_node_of(for_ragged, handles), for_ragged
+                result = self._add_node_of(for_ragged, handles)
+                return self._noted(for_ragged, function, args, kwargs, handles, result), for_ragged
             leaves = [self.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
-            handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        known = self._known(function, nesting, leaves, handles)
+        operands = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        known = self._known(function, nesting, leaves, operands)
         if known is None:
             return self._call_with_values(function, nesting, leaves), None
         if not isinstance(known, KnownCall):
             return rebuilt(known.nesting, iter(())), None
-        result = self._add_node_of(known, handles)
-        if known.is_view:
-            note_views(function, args, kwargs, result)
-        return result, known
+        result = None if known.is_operand else self._add_node_of(known, operands)
+        return self._noted(known, function, args, kwargs, handles, result), known
 
     def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one of torch's own modules, or one that was named as a cell, as one operation; NotImplemented if it is neither."""
@@ -343,7 +356,7 @@ class Recorder(Signatures):
         if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
         state = self.unchanged.modules.get(module)
-        if state is not None and not is_in(state, module):
+        if state is not None and not holds(state):
             return NotImplemented
         key: list[Any] = [module]
         operands: list[int] = []
@@ -398,17 +411,17 @@ class Recorder(Signatures):
             result = function(*args, **kwargs)
         found: list[Any] = []
         shape = leaves_of(result, found)
-        return rebuilt(
-            shape,
-            iter(
-                [
-                    self.lift(item, ragged=False)
-                    if isinstance(item, torch.Tensor) and item.layout is torch.strided
-                    else item
-                    for item in found
-                ]
-            ),
-        )
+        memory = {id_of_memory(leaf) for leaf in arguments if is_strided(leaf)}
+        return rebuilt(shape, iter([self._lifted_result(item, memory) if is_strided(item) else item for item in found]))
+
+    def _lifted_result(self, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:
+        handle = self.lift(tensor, ragged=False)
+        if id_of_memory(tensor) not in memory:
+            return handle
+        # Of the same memory as a value that is the user's or of all examples: it can be read, not changed.
+        view = LazyTensor(self, handle._value, handle._type, handle._depth)
+        view._source = (self.given, tensor)
+        return view
 
     # ---- Tensors that are given.
 
@@ -420,7 +433,7 @@ class Recorder(Signatures):
             if type(leaf) is LazyTensor:
                 rows = leaf._recorder is self.given and self._has_rows(leaf._value, function, lengths)
                 result.append(self._own(leaf, None, ragged=rows))
-            elif isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            elif is_strided(leaf):
                 shared = self._is_shared(leaf)
                 result.append(leaf if shared else self.lift(leaf, ragged=self._has_rows(leaf, function, lengths)))
             elif isinstance(leaf, np.ndarray):

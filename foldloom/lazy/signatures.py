@@ -17,9 +17,9 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
+from foldloom.lazy.aliases import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.lazy.calls import call_of_template, name_of, rebuilt
 from foldloom.lazy.cell import Cell, Settings
-from foldloom.lazy.handlers import VIEWS
 from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
 from foldloom.lazy.inputs import DRAWS, code_of
 from foldloom.lazy.nesting import Nesting
@@ -34,9 +34,9 @@ class KnownCall:
     """What is needed to record one more call of a known signature."""
 
     __slots__ = (
+        "is_operand",
         "is_ragged",
         "is_simple",
-        "is_view",
         "kept",
         "op_number",
         "output_types",
@@ -44,6 +44,7 @@ class KnownCall:
         "returns_one",
         "returns_pair",
         "returns_tuple",
+        "shares_with",
     )
 
     def __init__(
@@ -52,8 +53,9 @@ class KnownCall:
         output_types: tuple[Type, ...],
         returns: Nesting,
         *,
-        is_view: bool = False,
         is_ragged: bool = False,
+        shares_with: int | None = None,
+        is_operand: bool = False,
     ) -> None:
         self.op_number = op_number
         self.output_types = output_types
@@ -61,9 +63,12 @@ class KnownCall:
         self.returns_one = returns is None
         self.returns_pair = returns == (tuple, 2, (None, None))
         self.returns_tuple = returns == (tuple, len(output_types), (None,) * len(output_types))
-        self.is_view = is_view
+        self.shares_with = shares_with
+        """The operand in whose memory the results lie."""
+        self.is_operand = is_operand
+        """Whether that operand itself is returned, and nothing is computed."""
         self.is_ragged = is_ragged
-        self.is_simple = self.returns_one and not is_view and not is_ragged
+        self.is_simple = self.returns_one and shares_with is None and not is_ragged
         self.kept: Any = None
         """Weights that the key of this call names by identity; they must live as long as the key."""
 
@@ -99,6 +104,11 @@ class Signatures(Progress):
         self._mode = mode
         self._grad, self._autocast = mode[0], is_any_autocast_enabled()
         self._calls = self._calls_of_mode.setdefault(mode, {})
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the batch runs with gradients."""
+        return self._base_mode[0]
 
     @property
     def _mode_of_op(self) -> Mode | None:
@@ -153,11 +163,16 @@ class Signatures(Progress):
         returned = _returned[signature]
         if returned is None or not returned.types:
             return returned
+        if returned.is_operand and function not in MAY_COPY:
+            known = self._calls[key] = KnownCall(
+                -1, returned.types, None, shares_with=returned.shares_with, is_operand=True
+            )
+            return known
         op = Op(
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
             mode=self._mode_of_op, label=getattr(function, "__name__", ""),
         )  # fmt: skip
-        known = KnownCall(self.add_op(op), op.outputs, returned.nesting, is_view=function in VIEWS)
+        known = KnownCall(self.add_op(op), op.outputs, returned.nesting, shares_with=returned.shares_with)
         known.kept = weights
         self.unchanged.note_tensors(weights)
         self._calls[key] = known
@@ -211,7 +226,10 @@ class Signatures(Progress):
                     key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
                     mode=self._mode_of_op, label=getattr(function, "__name__", ""),
                 )  # fmt: skip
-                known = KnownCall(self.add_op(op), op.outputs, returned.nesting, is_ragged=True)
+                shares_with = 0 if function in VIEWS_OF_ROWS else None
+                known = KnownCall(
+                    self.add_op(op), op.outputs, returned.nesting, is_ragged=True, shares_with=shares_with
+                )
                 known.kept = weights
                 self.unchanged.note_tensors(weights)
             self._calls[key] = known

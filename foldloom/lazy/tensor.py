@@ -28,8 +28,8 @@ class LazyTensor:
     __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
 
     _value: Any
-    _views: list[weakref.ref[Views]]
-    """What was made of it that shares its memory; a change in place must reach them."""
+    _views: list[weakref.ref[Any]]
+    """What was made of it that shares its memory, `Views` or rows; a change in place must reach them."""
     _source: tuple[Any, Any]
     """If it is a view itself: among which (`Views`), and which of them; or of which ragged value, and which of its rows."""
 
@@ -179,9 +179,9 @@ class LazyTensor:
 
 
 class Views:
-    """What one call made that shares memory with its first argument. The views hold it; it keeps none of them alive."""
+    """What one call made that shares memory with one of its arguments. The views hold it; it keeps none of them alive."""
 
-    __slots__ = ("__weakref__", "_views", "args", "base", "function", "kwargs")
+    __slots__ = ("__weakref__", "_views", "args", "base", "function", "grad_enabled", "kwargs")
 
     def __init__(
         self,
@@ -190,12 +190,27 @@ class Views:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         views: Sequence[LazyTensor],
+        grad_enabled: bool,
     ) -> None:
         self.base = base
         self.function = function
         self.args = args
         self.kwargs = kwargs
+        self.grad_enabled = grad_enabled
         self._views = [weakref.ref(view) for view in views]
+
+    @property
+    def is_of_first(self) -> bool:
+        return bool(self.args) and self.args[0] is self.base
+
+    def move(self, base: LazyTensor) -> None:
+        """From now on these are views of another handle, which stands for the same memory."""
+        self.args = tuple([base if arg is self.base else arg for arg in self.args])
+        self.base = base
+
+    def exchange(self, view: LazyTensor, other: LazyTensor) -> None:
+        """Another handle takes the place of one of the views."""
+        self._views = [weakref.ref(other) if found() is view else found for found in self._views]
 
     def in_use(self) -> list[tuple[LazyTensor, int | None]]:
         """The views that somebody still holds, and which of the call's results each is."""

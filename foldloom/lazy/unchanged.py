@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,41 +12,31 @@ from torch import nn
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import describe
 
-
-class State(NamedTuple):
-    """What a module computes depends on it, beside the numbers in its weights."""
-
-    training: bool
-    weights: tuple[Any, ...]
-    parts: tuple[State, ...]
+State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any]], ...]
+"""What a module computes depends on it, beside the numbers in its weights: of it and all its parts the mode, weights and parts."""
 
 
 def state_of(module: nn.Module) -> State:
-    parts = tuple([state_of(part) for part in module._modules.values() if part is not None])
-    return State(module.training, tuple(module._parameters.values()), parts)
+    return tuple([(part, part.training, dict(part._parameters), dict(part._modules)) for part in module.modules()])
 
 
-def is_in(state: State, module: nn.Module) -> bool:
-    """Whether the module is in this state. Asked at every call of a module."""
-    training, weights, parts = state
-    own, modules = module._parameters, module._modules
-    if module.training is not training or len(own) != len(weights):
+def holds(state: State) -> bool:
+    """Whether this is the state of its module. Asked at every call of a module, so the dictionaries are compared as they are, which for
+    objects that are the same takes no time. Weights that are others say that they cannot tell whether they are equal."""
+    try:
+        for module, training, weights, parts in state:
+            if module.training is not training or module._parameters != weights or module._modules != parts:
+                return False
+    except RuntimeError:
         return False
-    for weight, noted in zip(own.values(), weights, strict=True):
-        if weight is not noted:
-            return False
-    if not modules and not parts:
-        return True
-    present = [part for part in modules.values() if part is not None]
-    return len(present) == len(parts) and all(map(is_in, parts, present))
+    return True
 
 
-def _put(state: State, module: nn.Module) -> None:
-    module.training = state.training
-    module._parameters.update(zip(module._parameters, state.weights, strict=True))
-    present = [part for part in module._modules.values() if part is not None]
-    for part, its_state in zip(present, state.parts, strict=True):
-        _put(its_state, part)
+def _put(state: State) -> None:
+    for module, training, weights, parts in state:
+        module.training = training
+        module._parameters.update(weights)
+        module._modules.update(parts)
 
 
 class Unchanged:
@@ -70,13 +60,14 @@ class Unchanged:
                 self._tensors[id(tensor)] = tensor, tensor._version
 
     def takes_module(self, module: nn.Module) -> bool:
-        """Whether it is in the state that it was first called in, and its weights are its own."""
-        if not all(
-            isinstance(own, nn.Parameter) for part in module.modules() for own in part.parameters(recurse=False)
-        ):
+        """Whether it is in the state that it was first called in, its weights are its own, and can be told from others."""
+        weights = [weight for part in module.modules() for weight in part._parameters.values() if weight is not None]
+        if not all(isinstance(weight, nn.Parameter) for weight in weights):
+            return False
+        if weights and all(weight.numel() == 1 for weight in weights):
             return False
         state = self.modules.setdefault(module, state_of(module))
-        return is_in(state, module)
+        return holds(state)
 
     def note_cell(self, module: nn.Module) -> None:
         """Of a cell of the user's, or of what it is a method of."""
@@ -91,6 +82,12 @@ class Unchanged:
         if module in self._cells and module.training is not training:
             raise _switched(module)
 
+    def check_modules(self) -> None:
+        """For a recording that is kept: it runs with the modules as they are, and must have been made with them."""
+        for module, state in self.modules.items():
+            if not holds(state):
+                raise _switched(module)
+
     def check(self) -> None:
         for tensor, version in self._tensors.values():
             if tensor._version != version:
@@ -99,7 +96,7 @@ class Unchanged:
                     "Make a new tensor instead (`w = w + 1`), or change it before or after the batch"
                 )
         for module, state in self._cells.items():
-            if not is_in(state, module):
+            if not holds(state):
                 raise _switched(module)
 
     def changes_are_ours(self) -> AbstractContextManager[None]:
@@ -121,15 +118,15 @@ class Unchanged:
         self.check()
         with ExitStack() as stack:
             for module, state in self.modules.items():
-                if not is_in(state, module):
-                    stack.callback(_put, state_of(module), module)
-                    _put(state, module)
+                if not holds(state):
+                    stack.callback(_put, state_of(module))
+                    _put(state)
             stack.enter_context(self.changes_are_ours())
             yield
 
 
 def _switched(module: nn.Module) -> ArgumentError:
     return ArgumentError(
-        f"{type(module).__name__} was switched between train() and eval(), or given other weights, after a cell of it had been called "
-        "in this batch. Do so before or after the batch; what needs both modes needs a batch for each"
+        f"{type(module).__name__} was switched between train() and eval(), or given other weights, after it, or a cell of it, had been "
+        "called. Do so before or after the batch; what needs both modes needs a batch for each"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -56,9 +56,19 @@ def _on_last_dimension(module: Any, types: tuple[Type, ...], is_ragged: bool) ->
 
 
 def _on_any_dimensions(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
-    if len(types) != 1:
+    if len(types) != 1 or _may_touch_its_argument([module]):
         return None
     return _rows(module) if is_ragged else module
+
+
+def _may_touch_its_argument(chain: Iterable[nn.Module]) -> bool:
+    """Whether modules one after the other change what the first is given, or return it as it is: the caller may change it then."""
+    for module in chain:
+        if getattr(module, "inplace", False):
+            return True
+        if not isinstance(module, (nn.Identity, nn.Dropout)):
+            return False
+    return True
 
 
 def _embedding(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
@@ -139,6 +149,7 @@ def _sequential(module: Any, types: tuple[Type, ...], is_ragged: bool) -> Batche
         len(types) != 1
         or not len(module)
         or not all(type(part) in _CHAINABLE and not is_hooked(part) for part in module)
+        or _may_touch_its_argument(module)
     ):
         return None
     return _on_last_dimension(module, types, is_ragged)

@@ -69,6 +69,9 @@ def linear_rows(call: Call) -> Batched | None:
 @register(RAGGED, [*forms("embedding layer_norm rms_norm")])
 def table_rows(call: Call) -> Batched | None:
     is_norm = "norm" in call.function.__name__
+    by_torch = call.function is torch.embedding
+    if not is_norm and argument(call, 3 if by_torch else 5, "scale_grad_by_freq", False):
+        return None  # words are counted in one example
     return rowwise(call) if len(call.operands) == 1 and (not is_norm or _normalizes_rows(call)) else None
 
 
