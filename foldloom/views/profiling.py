@@ -57,7 +57,7 @@ class Profile:
     """The times of everything that was batched inside ``with fl.profile() as profile``. Prints itself.
 
     Times of a backward pass count for the steps whose gradients it computes. What torch computes outside of batches (the loss, the
-    optimiser) is part of the rest.
+    optimiser) is part of the rest. On a GPU, which computes while Python goes on, times are those of giving it work.
     """
 
     def __init__(self) -> None:
