@@ -7,7 +7,7 @@ Reads graphs and plans and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -105,7 +105,6 @@ class Survey:
     places: tuple[Place | None, ...]
     demands: tuple[Place | None, ...]
     schedules: tuple[Schedule, ...]
-    parts: tuple[Part, ...] = field(default=())
 
     @property
     def example_count(self) -> int:
@@ -153,7 +152,6 @@ def survey_of_parts(parts: Sequence[Part], schedulers: Sequence[Scheduler]) -> S
         places=tuple([place for part in parts for place in part.places or ()]),
         demands=tuple([part.demand for part in parts]),
         schedules=tuple([_schedule(parts, renumbered, scheduler) for scheduler in schedulers]),
-        parts=tuple(parts),
     )
 
 

@@ -163,6 +163,7 @@ class Timer(Watcher):
         self._recording_since: float | None = None
         self._planning_since = 0.0
         self._next: tuple[int, Part] | None = None
+        self._kernels: Sequence[Kernel | None] = ()
         self._ready: weakref.WeakKeyDictionary[Plan, tuple[int, Part]] = weakref.WeakKeyDictionary()
 
     def nodes_of(self, columns: Columns) -> list[int]:

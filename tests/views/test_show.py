@@ -246,6 +246,9 @@ def test_keyboard_alone(page: Opened) -> None:
     assert page.text("#examples-hint") == "example 1"
     page.press("\ue00c")  # escape
     assert page.text("#examples-hint") == "coloured by the step they ran in"
+    page.press("\ue015", '.loom[aria-checked="true"]')  # arrow down: the next scheduler
+    assert page.text("#now") == "step 6 / 6"
+    assert page.script("return document.activeElement.ariaLabel") == "by depth: 7 steps"
     theme = page.script("return document.documentElement.dataset.theme")
     page.press("t")
     assert page.script("return document.documentElement.dataset.theme") != theme

@@ -1,14 +1,28 @@
 // Drawing on canvas. What changes rarely is kept as a picture: pointing at a step draws a few pictures and the nodes that light up.
 const ratio = () => Math.max(1, window.devicePixelRatio || 1);
-const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const isDark = () => document.documentElement.dataset.theme === "dark";
 
+const themeColours = new Map();
+function theme(name) {
+  const key = `${isDark()} ${name}`;
+  if (!themeColours.has(key)) themeColours.set(key, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return themeColours.get(key);
+}
+
+// An empty canvas of this size; one that has it already is only wiped, which is cheaper than to make it anew.
 function sized(canvas, width, height) {
-  const scale = ratio();
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
+  const scale = ratio(), columns = Math.round(width * scale), rows = Math.round(height * scale);
   const context = canvas.getContext("2d");
+  if (canvas.width !== columns || canvas.height !== rows) {
+    canvas.width = columns;
+    canvas.height = rows;
+  } else {
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, columns, rows);
+  }
   context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.globalAlpha = 1;
+  context.textAlign = "left";
   return context;
 }
 
@@ -16,15 +30,29 @@ class ExamplesView {
   constructor(canvas, frame, data, graph) {
     Object.assign(this, { canvas, frame, data, graph, focus: null });
     this.units = unitLayout(graph);
-    this.px = new Float32Array(graph.count);
-    this.py = new Float32Array(graph.count);
     this.plain = document.createElement("canvas");
-    this.lines = document.createElement("canvas");
     this.arrange();
   }
 
+  // The picture of all examples is kept while one of them is enlarged.
   arrange() {
     const width = this.frame.clientWidth, room = Math.max(this.frame.clientHeight - 4, 300);
+    const look = `${width} ${room}`;
+    if (this.focus === null && this.overview?.look === look) {
+      Object.assign(this, this.overview);
+      this.canvas.style.height = `${this.height}px`;
+      return;
+    }
+    this.px = new Float32Array(this.graph.count);
+    this.py = new Float32Array(this.graph.count);
+    this.lines = document.createElement("canvas");
+    this.place(width, room);
+    if (this.focus !== null) return;
+    const { height, unit, radius, boxes, shown, px, py, cells, cellSize, lines } = this;
+    this.overview = { look, width, height, unit, radius, boxes, shown, px, py, cells, cellSize, lines };
+  }
+
+  place(width, room) {
     const all = this.graph.examples.map((_, number) => number).filter((number) => this.graph.examples[number].length);
     this.shown = this.focus === null ? all : [this.focus];
     const found = packed(this.units.sizes, this.shown, width, room, this.focus === null ? 3.2 : 5);
@@ -80,9 +108,8 @@ class ExamplesView {
 
   // Kept, because it is the same for every step.
   edges() {
-    const look = `${theme("faint")} ${this.focus} ${this.width} ${this.height} ${this.unit}`;
-    if (this.linesLook === look) return;
-    this.linesLook = look;
+    if (this.lines.dataset.colour === theme("faint")) return;
+    this.lines.dataset.colour = theme("faint");
     const context = sized(this.lines, this.width, this.height);
     context.strokeStyle = theme("faint");
     context.lineWidth = Math.max(0.6, Math.min(1.6, this.unit * 0.07));

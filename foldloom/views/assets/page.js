@@ -165,6 +165,7 @@ function choose(index) {
   document.querySelectorAll(".loom").forEach((loom, at) => {
     loom.setAttribute("aria-checked", at === state.schedule);
     loom.tabIndex = at === state.schedule ? 0 : -1;
+    if (at === state.schedule && document.activeElement.classList.contains("loom")) loom.focus();
   });
   element("slider").max = Math.max(0, schedule().steps.length - 1);
   state.step = state.kind = null;
@@ -293,9 +294,10 @@ function listen() {
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const onButton = event.target.tagName === "BUTTON";
+  const onButton = event.target.tagName === "BUTTON", onLoom = event.target.classList.contains("loom");
   const actions = {
     ArrowRight: () => { stop(); moveTo(state.until + 1); }, ArrowLeft: () => { stop(); moveTo(state.until - 1); },
+    ...(onLoom ? { ArrowDown: () => choose(state.schedule + 1), ArrowUp: () => choose(state.schedule - 1) } : {}),
     Home: () => { stop(); moveTo(0); }, End: () => { stop(); moveTo(schedule().steps.length - 1); },
     " ": () => (onButton ? event.target.click() : play()), s: () => choose(state.schedule + 1), S: () => choose(state.schedule + 1),
     t: () => setTheme(isDark() ? "light" : "dark"), T: () => setTheme(isDark() ? "light" : "dark"),
