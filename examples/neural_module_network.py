@@ -7,77 +7,37 @@ a grid of three by three.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from examples.common import demonstrate
+from foldloom.models.neural_module_network import Layout, NeuralModuleNetwork, Question
 
 SIDE = 3
-PLACES = SIDE * SIDE
 COLOURS = ("red", "green", "blue")
 SHAPES = ("circle", "square", "triangle")
 RELATED = {"above": (-1, 0), "below": (1, 0), "left of": (0, -1), "right of": (0, 1)}
 ANSWERS = ("no", "yes", *COLOURS)
 
 
-@dataclass(slots=True)
-class Layout:
-    """What to do, to a word or relation or to the attentions of other layouts."""
-
-    module: str
-    word: str = ""
-    parts: tuple[Layout, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.module}[{self.word}]" + (f"({', '.join(map(str, self.parts))})" if self.parts else "")
-
-
-@dataclass(slots=True)
-class Question:
-    picture: Tensor
-    """A channel for each colour and shape."""
-    layout: Layout
-    answer: int
-
-
-class NeuralModuleNetwork(nn.Module):
+class ShapesNetwork(nn.Module):
     def __init__(self, features: int = 16, hidden: int = 16) -> None:
         super().__init__()
-        self.see = nn.Sequential(nn.Conv2d(len(COLOURS) + len(SHAPES), features, 1), nn.ReLU())
-        self.attend = nn.ParameterDict({word: torch.randn(features) * 0.3 for word in COLOURS + SHAPES})
-        self.attend_bias = nn.Parameter(torch.zeros(()))
-        self.re_attend = nn.ModuleDict(
-            {
-                relation: nn.Sequential(nn.Linear(PLACES, hidden), nn.ReLU(), nn.Linear(hidden, PLACES), nn.ReLU())
-                for relation in RELATED
-            }
+        self.answer = NeuralModuleNetwork(
+            channels=len(COLOURS) + len(SHAPES),
+            side=SIDE,
+            words=COLOURS + SHAPES,
+            relations=list(RELATED),
+            answers=len(ANSWERS),
+            features=features,
+            hidden=hidden,
         )
-        self.combine = nn.Conv1d(2, 1, 1)
-        self.measure = nn.Sequential(nn.Linear(PLACES, hidden), nn.ReLU(), nn.Linear(hidden, len(ANSWERS)))
-        self.classify = nn.Linear(features, len(ANSWERS))
-
-    def attention(self, layout: Layout, seen: Tensor) -> Tensor:
-        """How much each place of the picture is meant."""
-        if layout.module == "attend":
-            places: Tensor = self.attend[layout.word] @ seen + self.attend_bias
-            return places
-        parts = [self.attention(part, seen) for part in layout.parts]
-        if layout.module == "re-attend":
-            moved: Tensor = self.re_attend[layout.word](parts[0])
-            return moved
-        return torch.relu(self.combine(torch.stack(parts)).squeeze(0))
 
     def forward(self, question: Question) -> Tensor:
-        seen = self.see(question.picture).flatten(1)
-        attention = self.attention(question.layout.parts[0], seen)
-        if question.layout.module == "measure":
-            scores = self.measure(attention)
-        else:
-            scores = self.classify(seen @ torch.softmax(attention, dim=0))
-        return F.cross_entropy(scores, torch.tensor(question.answer))
+        scores, answer = self.answer(question)
+        return F.cross_entropy(scores, torch.tensor(answer))
 
 
 Scene = dict[tuple[int, int], tuple[str, str]]
@@ -126,7 +86,7 @@ def made_examples(count: int, seed: int) -> list[Question]:
 
 
 def main() -> None:
-    demonstrate(NeuralModuleNetwork, made_examples)
+    demonstrate(ShapesNetwork, made_examples)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,6 @@ PROGRAMS = {
     "BiLSTM tagger": Program(bilstm_tagger.BiLSTMTagger, bilstm_tagger.made_examples),
     "BiLSTM tagger with characters": Program(character_tagger.CharacterTagger, character_tagger.made_examples),
     "pointer network": Program(pointer_network.PointerNetwork, pointer_network.made_examples),
-    "neural module network": Program(neural_module_network.NeuralModuleNetwork, neural_module_network.made_examples),
+    "neural module network": Program(neural_module_network.ShapesNetwork, neural_module_network.made_examples),
     "beam search": Program(beam_search.Translator, beam_search.made_examples),
 }

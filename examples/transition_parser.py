@@ -3,7 +3,7 @@ next.
 
 Kiperwasser, Goldberg, "Simple and Accurate Dependency Parsing Using Bidirectional LSTM Feature Representations", TACL 2016:
 arc-hybrid transitions scored from the BiLSTM vectors of four words. What is right in a state that no gold parse leads to,
-says the dynamic oracle of Goldberg, Nivre, "Training Deterministic Parsers with Non-Deterministic Oracles", TACL 2013.
+says a dynamic oracle.
 """
 
 from __future__ import annotations
@@ -16,74 +16,13 @@ from torch.nn import functional as F
 
 from examples.bilstm_tagger import BiLSTM
 from examples.common import RELATIONS, WORDS, Sentence, demonstrate, made_sentences
-
-SHIFT, LEFT, RIGHT = range(3)
+from foldloom.models.arc_hybrid import Configuration, Oracle
 
 
 @dataclass(slots=True)
 class Parse:
     heads: list[int]
     relations: list[int]
-
-
-class Configuration:
-    """A stack, and a buffer that holds the words from ``front`` on and then the root."""
-
-    def __init__(self, words: int) -> None:
-        self.root = words
-        self.stack: list[int] = []
-        self.front = 0
-        self.heads = [-1] * words
-
-    @property
-    def done(self) -> bool:
-        return self.front == self.root and not self.stack
-
-    def legal(self) -> list[int]:
-        actions = [SHIFT] if self.front < self.root else []
-        if self.stack:
-            actions.append(LEFT)
-        if len(self.stack) > 1:
-            actions.append(RIGHT)
-        return actions
-
-    def apply(self, action: int) -> int | None:
-        """The word that the action gives a head, if any."""
-        if action == SHIFT:
-            self.stack.append(self.front)
-            self.front += 1
-            return None
-        word = self.stack.pop()
-        self.heads[word] = self.front if action == LEFT else self.stack[-1]
-        return word
-
-    def looked_at(self) -> list[int | None]:
-        """The three uppermost words of the stack and the first one of the buffer."""
-        return [*([None] * 3 + self.stack)[-3:], self.front]
-
-
-class Oracle:
-    """How many arcs of the gold parse an action puts out of reach."""
-
-    def __init__(self, sentence: Sentence) -> None:
-        self.heads = [len(sentence.words) if head < 0 else head for head in sentence.heads]
-        self.dependents: list[list[int]] = [[] for _ in range(len(sentence.words) + 1)]
-        for word, head in enumerate(self.heads):
-            self.dependents[head].append(word)
-
-    def cost(self, at: Configuration, action: int) -> int:
-        if action == SHIFT:
-            too_late = sum(word in at.stack for word in self.dependents[at.front])
-            return too_late + (self.heads[at.front] in at.stack[:-1])
-        top = at.stack[-1]
-        head = self.heads[top]
-        without_dependents = sum(word >= at.front for word in self.dependents[top])
-        if action == LEFT:
-            return without_dependents + (head > at.front or head in at.stack[-2:-1])
-        return without_dependents + (head >= at.front)
-
-    def best(self, at: Configuration) -> int:
-        return min(at.legal(), key=lambda action: self.cost(at, action))
 
 
 class TransitionParser(nn.Module):
@@ -116,7 +55,7 @@ class TransitionParser(nn.Module):
         return legal[0] if len(legal) == 1 else legal[int(scores[legal].argmax())]
 
     def forward(self, sentence: Sentence) -> Tensor:
-        states, at, oracle = self.read(sentence.words), Configuration(len(sentence.words)), Oracle(sentence)
+        states, at, oracle = self.read(sentence.words), Configuration(len(sentence.words)), Oracle(sentence.heads)
         losses = []
         while not at.done:
             features = self.features(at, states)

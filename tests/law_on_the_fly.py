@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import foldloom as fl
@@ -16,6 +17,8 @@ def without_tensors(value: Any) -> Any:
     """What else there is in a result, and how it is nested."""
     if isinstance(value, torch.Tensor):
         return torch.Tensor
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
     if isinstance(value, (list, tuple)):
         return [without_tensors(item) for item in value]
     if isinstance(value, dict):

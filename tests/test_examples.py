@@ -20,7 +20,7 @@ from examples.beam_search import END
 from examples.common import Sentence, demonstrate, made_sentences
 from examples.programs import PROGRAMS, Program
 from examples.stack_lstm_parser import SHIFT, gold_actions
-from examples.transition_parser import Configuration, Oracle
+from foldloom.models.arc_hybrid import Configuration, Oracle
 from tests.law import assert_same, check_law, gradients
 
 ASKS_FOR_VALUES = {"recursive autoencoder", "transition parser"}
@@ -141,7 +141,7 @@ def test_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("sentence", made_sentences(20, 5))
 def test_oracle_leads_to_the_gold_parse(sentence: Sentence) -> None:
-    at, oracle = Configuration(len(sentence.words)), Oracle(sentence)
+    at, oracle = Configuration(len(sentence.words)), Oracle(sentence.heads)
     while not at.done:
         action = oracle.best(at)
         assert oracle.cost(at, action) == 0
@@ -152,7 +152,7 @@ def test_oracle_leads_to_the_gold_parse(sentence: Sentence) -> None:
 @pytest.mark.parametrize("sentence", made_sentences(10, 6))
 def test_oracle_counts_what_is_lost(sentence: Sentence) -> None:
     """Going on as well as possible, exactly the arcs are missed whose loss was counted on the way."""
-    at, oracle = Configuration(len(sentence.words)), Oracle(sentence)
+    at, oracle = Configuration(len(sentence.words)), Oracle(sentence.heads)
     source = torch.Generator().manual_seed(len(sentence.words))
     lost = 0
     while not at.done:

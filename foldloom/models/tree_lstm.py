@@ -1,29 +1,32 @@
-"""The binary Tree-LSTM (Tai, Socher, Manning 2015), with a class for every node of a treebank's trees."""
+"""The N-ary Tree-LSTM, binary unless said otherwise, with a class for every node of a treebank's trees.
+
+Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured Long Short-Term Memory Networks", ACL 2015;
+dropout of the candidates (*recurrent dropout*) as Looks, Herreshoff, Hutchins, Norvig, ICLR 2017, have it from
+Semeniuta, Severyn, Barth, "Recurrent Dropout without Memory Loss", COLING 2016.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
+import numpy.typing as npt
 import torch
 from torch import nn
 
-import foldloom as fl
 from foldloom import blocks as fb
-from foldloom.blocks.planner import Planner
+from foldloom.models.training import set_vectors
+from foldloom.models.tree_classifier import TreeClassifier, node_states
 
 State = tuple[torch.Tensor, torch.Tensor]
 """What a node shows, and what it remembers."""
 
 
 class Leaf(nn.Module):
-    def __init__(self, vocabulary: int, embedding: int, hidden: int) -> None:
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, embedding, sparse=True)
-        self.gates = nn.Linear(embedding, 3 * hidden)
+        self.dropout, self.gates = nn.Dropout(dropout), nn.Linear(embedding, 3 * hidden)
 
     def forward(self, word: torch.Tensor) -> State:
-        gates = self.gates(self.embed(word))
+        gates = self.gates(self.dropout(self.embed(word)))
         size = gates.shape[1] // 3
         input_gate, output_gate = torch.sigmoid(gates[:, : 2 * size]).chunk(2, 1)
         memory = input_gate * torch.tanh(gates[:, 2 * size :])
@@ -31,48 +34,43 @@ class Leaf(nn.Module):
 
 
 class Merge(nn.Module):
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, dropout: float = 0.0, arity: int = 2) -> None:
         super().__init__()
-        self.hidden = hidden
-        self.gates = nn.Linear(2 * hidden, 5 * hidden)
+        self.hidden, self.dropout = hidden, nn.Dropout(dropout)
+        self.gates = nn.Linear(arity * hidden, (3 + arity) * hidden)
 
-    def forward(self, left: State, right: State) -> State:
-        gates, candidate = self.gates(torch.cat((left[0], right[0]), 1)).split((4 * self.hidden, self.hidden), 1)
-        input_gate, left_gate, right_gate, output_gate = torch.sigmoid(gates).chunk(4, 1)
-        memory = input_gate * torch.tanh(candidate)
-        memory = torch.addcmul(torch.addcmul(memory, left_gate, left[1]), right_gate, right[1])
+    def forward(self, *children: State) -> State:
+        gates = self.gates(torch.cat([shown for shown, _ in children], 1))
+        gates, candidate = gates.split((gates.shape[1] - self.hidden, self.hidden), 1)
+        input_gate, *child_gates, output_gate = torch.sigmoid(gates).split(self.hidden, 1)
+        memory = input_gate * self.dropout(torch.tanh(candidate))
+        for gate, (_, remembered) in zip(child_gates, children, strict=True):
+            memory = torch.addcmul(memory, gate, remembered)
         return output_gate * torch.tanh(memory), memory
 
 
-def tree_states(vocabulary: int, embedding: int, hidden: int) -> fb.Block:
-    """From a tree, ``(label, word)`` or ``(label, left, right)``, to its state; the metric ``state`` has that of every node."""
-    tree = fb.ForwardDeclaration(fb.PyObjectType(), (hidden, hidden))
-    leaf = fb.GetItem(1) >> fb.Scalar("int64") >> Leaf(vocabulary, embedding, hidden)
-    node = fb.Composition()
-    with node.scope():
-        merge = fb.Record([(1, tree()), (2, tree())]) >> Merge(hidden)
-        state = fb.OneOf(len, {2: leaf, 3: merge}).reads(node.input)
-        fb.Metric("state").reads(state[0], node.input[0])
-        node.output.reads(state)
-    tree.resolve_to(node)
-    return node
+def tree_states(
+    vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0, recurrent_dropout: float = 0.0, arity: int = 2
+) -> fb.Block:
+    """From a tree to its state; the metric ``state`` has that of every node."""
+    leaf, merge = Leaf(vocabulary, embedding, hidden, dropout), Merge(hidden, recurrent_dropout, arity)
+    return node_states(leaf, merge, (hidden, hidden), arity)
 
 
-class TreeLSTM(nn.Module):
-    """From trees, or a plan of trees made by ``model.plan``, to the scores and the labels of all their nodes."""
-
-    def __init__(self, vocabulary: int, embedding: int = 300, hidden: int = 150, labels: int = 5) -> None:
-        super().__init__()
-        self.states = fb.compile(tree_states(vocabulary, embedding, hidden) >> fb.Void())
-        self.classify = nn.Linear(hidden, labels)
-
-    @property
-    def plan(self) -> Planner:
-        return self.states.plan
-
-    def record(self, tree: Any) -> fl.Recording:
-        return self.states.record(tree)
-
-    def forward(self, trees: Sequence[Any] | fl.Planned) -> tuple[torch.Tensor, torch.Tensor]:
-        states = self.states(trees)[1]["state"]
-        return self.classify(states.values), states.labels
+class TreeLSTM(TreeClassifier):
+    def __init__(
+        self,
+        vocabulary: int,
+        embedding: int = 300,
+        hidden: int = 150,
+        labels: int = 5,
+        *,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        arity: int = 2,
+        vectors: npt.ArrayLike | None = None,
+    ) -> None:
+        states = tree_states(vocabulary, embedding, hidden, dropout, recurrent_dropout, arity)
+        super().__init__(states, hidden, labels, dropout)
+        if vectors is not None:
+            set_vectors(self, vectors)

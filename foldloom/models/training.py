@@ -1,0 +1,86 @@
+"""What training needs of a model: the loss of a batch, and its answers.
+
+The models here are written for one example. What ``forward`` gives of it is collected over the batch, and loss and answers are
+computed from all of it at once, in ordinary torch code.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from foldloom.engine import Planned
+from foldloom.lazy import batch as together
+from foldloom.lazy import record
+from foldloom.recording import Recording
+
+Batch = Sequence[Any] | Planned
+"""Examples, or a plan of their recordings: ``fl.plan([model.record(example), ...])``."""
+
+UNLABELLED = -1
+"""A label that is not known and counts for nothing."""
+
+
+class Trainable(nn.Module, ABC):
+    """A model with a loss to train on and answers to give."""
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the loss of an example can be recorded once and for all. It cannot where own decisions lead the way."""
+        return True
+
+    @abstractmethod
+    def record(self, example: Any) -> Recording:
+        """What one example asks for, to be planned with others in any order."""
+
+    @abstractmethod
+    def results(self, batch: Batch) -> Any:
+        """What the model gives of each example, stacked."""
+
+    @abstractmethod
+    def total_loss(self, results: Any) -> torch.Tensor:
+        """Summed over the examples."""
+
+    @abstractmethod
+    def predict(self, batch: Batch) -> Any:
+        """The answer for each example: rows of a tensor, or a list. Dropout is the caller's affair (``model.eval()``)."""
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """The mean over the examples, so that the parts of a batch average to the whole, however large its examples are."""
+        return self.total_loss(self.results(batch)) / len(batch)
+
+
+class ForOneExample(Trainable):
+    """A model whose ``forward`` is written for one example and returns what its loss is made of."""
+
+    def record(self, example: Any) -> Recording:
+        return record(self, example)
+
+    def results(self, batch: Batch) -> Any:
+        batched = together(self, stack=True)
+        return batched.run(batch) if isinstance(batch, Planned) else batched(batch)
+
+
+def set_vectors(model: nn.Module, vectors: npt.ArrayLike) -> None:
+    """Begin with vectors that were trained elsewhere, a row for each word, in the one table that the model has."""
+    [table] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    with torch.no_grad():
+        table.weight.copy_(torch.as_tensor(vectors))
+
+
+def last_rows(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The last row of each example: of a tree, that of its root."""
+    return values[(lengths.cumsum(0) - 1).to(values.device)]
+
+
+def total_cross_entropy(scores: torch.Tensor, right: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
+    """Summed over the rows of all examples, each of which says what is right for its own."""
+    numbers = torch.from_numpy(np.concatenate(right)).to(scores.device)
+    return F.cross_entropy(scores, numbers, ignore_index=UNLABELLED, reduction="sum")

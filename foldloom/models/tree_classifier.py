@@ -1,0 +1,88 @@
+"""A class for every node of a tree, whatever makes the states: what the recursive networks over treebanks have in common.
+
+A tree is ``(label, word)`` or ``(label, child, child, ...)``, words and labels by their numbers; a label of -1 is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from foldloom import blocks as fb
+from foldloom.blocks.planner import Planner
+from foldloom.data.structures import Tree
+from foldloom.data.vocabulary import Vocabulary
+from foldloom.models.training import UNLABELLED, Batch, Trainable, last_rows
+from foldloom.recording import Recording
+
+NumberedTree = tuple[Any, ...]
+
+
+def numbered(tree: Tree, words: Vocabulary, labels: Vocabulary) -> NumberedTree:
+    """A tree of a treebank as the models take it."""
+    if tree.word is not None:
+        return labels[tree.label], words[tree.word]
+    return labels[tree.label], *[numbered(child, words, labels) for child in tree.children]
+
+
+def children_of(tree: NumberedTree) -> int:
+    return 0 if isinstance(tree[1], int) else len(tree) - 1
+
+
+def node_states(leaf: nn.Module, merge: nn.Module, state: Any, arity: int = 2) -> fb.Block:
+    """From a tree to its state, by ``leaf`` of a word and ``merge`` of ``arity`` states, zeros for children that are missing.
+
+    The metric ``state`` has what every node shows: its state, or of several parts the first.
+    """
+    tree = fb.ForwardDeclaration(fb.PyObjectType(), state)
+    cases = {0: fb.GetItem(1) >> fb.Scalar("int64") >> leaf}
+    node = fb.Composition()
+    with node.scope():
+        for count in range(1, arity + 1):
+            present = [fb.GetItem(number) >> tree() for number in range(1, count + 1)]
+            missing = [fb.Zeros(state) for _ in range(arity - count)]
+            cases[count] = fb.AllOf(*present, *missing) >> merge
+        given = fb.OneOf(children_of, cases).reads(node.input)
+        fb.Metric("state").reads(given[0] if isinstance(state, tuple) else given, node.input[0])
+        node.output.reads(given)
+    tree.resolve_to(node)
+    return node
+
+
+class TreeClassifier(Trainable):
+    """From trees, or a plan of trees made by ``model.plan``, to the scores and the labels of all their nodes.
+
+    The answer for a tree is the probability of each label at its root.
+    """
+
+    def __init__(self, states: fb.Block, size: int, labels: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.states = fb.compile(states >> fb.Void())
+        self.dropout, self.classify = nn.Dropout(dropout), nn.Linear(size, labels)
+
+    @property
+    def plan(self) -> Planner:
+        return self.states.plan
+
+    def record(self, example: NumberedTree) -> Recording:
+        return self.states.record(example)
+
+    def results(self, batch: Batch) -> fb.MetricRows:
+        rows: fb.MetricRows = self.states(batch)[1]["state"]
+        return rows
+
+    def forward(self, trees: Batch) -> tuple[torch.Tensor, Any]:
+        rows = self.results(trees)
+        return self.classify(self.dropout(rows.values)), rows.labels
+
+    def total_loss(self, results: fb.MetricRows) -> torch.Tensor:
+        scores = self.classify(self.dropout(results.values))
+        return F.cross_entropy(scores, results.labels, ignore_index=UNLABELLED, reduction="sum")  # type: ignore[arg-type]
+
+    def predict(self, batch: Batch) -> torch.Tensor:
+        with torch.no_grad():
+            rows = self.results(batch)
+            return torch.softmax(self.classify(self.dropout(last_rows(rows.values, rows.lengths))), 1)
