@@ -34,7 +34,7 @@ class OutputRun:
         return f"<{self.length} outputs>"
 
 
-def template_of(result: Any, kind: type, outputs: list[Any]) -> Any:
+def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) -> Any:
     """Take the outputs, which are of the given kind, out of a result; what is left is its template."""
     if isinstance(result, kind):
         outputs.append(result)
@@ -62,10 +62,10 @@ def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]
     return _PlannedStacker(plan, blocks).stack_examples(templates)
 
 
-def stack_values(results: Sequence[Any]) -> Any:
-    """The same for results that hold their tensors already, as examples run one by one do."""
+def stack_values(results: Sequence[Any], kind: type | tuple[type, ...] = torch.Tensor) -> Any:
+    """The same for results that hold their tensors already, as examples run one by one do, or values that stand for tensors."""
     outputs: list[torch.Tensor] = []
-    templates = [template_of(result, torch.Tensor, outputs) for result in results]
+    templates = [template_of(result, kind, outputs) for result in results]
     return _GivenStacker(outputs).stack_examples(templates)
 
 

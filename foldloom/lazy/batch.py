@@ -66,7 +66,7 @@ class Batched:
         """Inside another batch the examples join it: everything is recorded there."""
         tasks = [partial(self.function, *args) for args in examples]
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
-        return stack_values(results) if self.stack else results
+        return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
 
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
@@ -223,13 +223,37 @@ def _record_example(
     recorder.begin(number)
     with RecordingMode(recorder):
         outputs: list[LazyTensor] = []
-        template = template_of(function(*[_lifted(recorder, arg) for arg in args]), LazyTensor, outputs)
+        given = [_lifted(recorder, arg) for arg in args]
+        copies = [
+            value for value, arg in zip(given, args, strict=True) if value is not arg and type(value) in (list, dict)
+        ]
+        before = [_items_of(copy) for copy in copies]
+        template = template_of(function(*given), LazyTensor, outputs)
+        if [_items_of(copy) for copy in copies] != before:
+            raise ArgumentError(
+                "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
+                f"Change a copy: `xs = list(xs)`\n  in example {number}"
+            )
         return recorder.as_outputs(outputs), template
 
 
+def _items_of(container: list[Any] | dict[Any, Any]) -> list[int]:
+    """Which items there are, in which order."""
+    return [*map(id, container), *(map(id, container.values()) if isinstance(container, dict) else ())]
+
+
 def _lifted(recorder: Recorder, arg: Any) -> Any:
-    """Tensors that an example consists of are its values."""
-    return recorder.give(arg) if isinstance(arg, torch.Tensor) else arg
+    """Tensors that an example consists of are its values, alone or in a list, tuple or dict."""
+    if isinstance(arg, torch.Tensor):
+        return recorder.give(arg)
+    kind = type(arg)
+    if kind is list or kind is tuple:
+        if not any(isinstance(item, torch.Tensor) for item in arg):
+            return arg
+        return kind([recorder.give(item) if isinstance(item, torch.Tensor) else item for item in arg])
+    if kind is dict and any(isinstance(item, torch.Tensor) for item in arg.values()):
+        return {key: recorder.give(item) if isinstance(item, torch.Tensor) else item for key, item in arg.items()}
+    return arg
 
 
 def _refuse_demand(function: object) -> None:

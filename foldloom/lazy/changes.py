@@ -14,7 +14,14 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.lazy.aliases import note_views
 from foldloom.lazy.calls import name_of
-from foldloom.lazy.handlers import CHANGE_SHAPE, functional_of, with_gradient_of, with_item, write_view
+from foldloom.lazy.handlers import (
+    CHANGE_SHAPE,
+    functional_of,
+    with_element,
+    with_gradient_of,
+    with_item,
+    write_view,
+)
 from foldloom.lazy.tensor import LazyTensor, Views
 
 if TYPE_CHECKING:
@@ -69,7 +76,14 @@ def set_item(recorder: Recorder, target: LazyTensor, index: Any, value: Any) -> 
     ):
         _write_row(recorder, target, index, value)
         return
-    replace(recorder, target, recorder.call_function(with_item, (target, index, value), None))
+    if type(index) is int and target._type.shape:
+        length = len(target)
+        if not -length <= index < length:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {length}")
+        changed = recorder.call_function(with_element, (target, recorder.number(index % length), value), None)
+    else:
+        changed = recorder.call_function(with_item, (target, index, value), None)
+    replace(recorder, target, changed)
 
 
 def replace(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:

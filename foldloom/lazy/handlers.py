@@ -75,7 +75,16 @@ def with_item(target: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     return copy
 
 
-DENSE[with_item] = set_each
+def with_element(target: torch.Tensor, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """The same for a whole number, which is data: members may each change another element."""
+    is_tensor = isinstance(value, torch.Tensor)
+    element = value.to(target.dtype) if is_tensor else torch.full((), value, dtype=target.dtype, device=target.device)
+    while element.ndim >= target.ndim and element.shape[0] == 1:  # as assigning allows
+        element = element.squeeze(0)
+    return target.index_put((index,), element)
+
+
+DENSE[with_item] = DENSE[with_element] = set_each
 
 
 def write_view(
@@ -295,7 +304,29 @@ def _demand(name: str) -> Handler:
     return handle
 
 
+def _refused(name: str, instead: str) -> Handler:
+    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        raise ArgumentError(f"`{name}` of a value that is not computed yet. {instead}\n  {recorder.where()}")
+
+    return handle
+
+
+def _requires_grad(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Nothing can ask for the gradient of a value inside a batch, so that nothing is to be done for it."""
+    wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+    if type(args[0]) is not LazyTensor:
+        return NotImplemented
+    return args[0] if wanted else _refused("requires_grad_(False)", "Write `x = x.detach()`")(recorder, args, kwargs)
+
+
+_RETURN_IT = "Return the value, and call it on what fl.batch returns"
+
 HANDLERS: dict[Any, Handler] = {
+    **{
+        getattr(torch.Tensor, name): _refused(name, _RETURN_IT)
+        for name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
+    },
+    torch.Tensor.requires_grad_: _requires_grad,
     **dict.fromkeys(forms("stack"), _stack),
     **{function: _by_memory(function) for function in BY_MEMORY},
     operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place

@@ -66,6 +66,9 @@ class Inputs(Columns):
         """A tensor as a value of the example that is being recorded."""
         if ragged is None:
             ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
+        if not tensor.requires_grad and not tensor.untyped_storage().resizable():
+            # The memory of an array, which may change without a trace before it is read.
+            tensor = tensor.clone()
         version = -1 if tensor.is_inference() else tensor._version
         found = self._input_of_tensor.get((id(tensor), version, ragged))
         if found is None:

@@ -6,6 +6,7 @@ Calls on values find their way by themselves. Two kinds of call would not be not
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from foldloom.lazy.rules import has_rule
 from foldloom.lazy.rules.modules import MODULES
-from foldloom.lazy.scope import scope
+from foldloom.lazy.scope import recording_paused, scope
 from foldloom.lazy.tensor import LazyTensor
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class RecordingMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is torch.tensor and not kwargs and type(args[0]) in _NUMBERS:
             return recorder.number(args[0])
+        if func in _READERS and args and _holds_values(args[0]):
+            return _read(recorder, func, args[0], args[1:], kwargs or {})
         if func in _CONSTANTS and not (kwargs and kwargs.get("requires_grad")):
             return recorder.constant(func, args, kwargs or {})
         if func in _RANDOM and not (kwargs and kwargs.get("requires_grad")):
@@ -61,12 +64,57 @@ def _takes_weights(recorder: Recorder, args: Any, kwargs: dict[str, Any] | None)
     return False
 
 
+_READERS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+
+
+def _holds_values(data: Any) -> bool:
+    return type(data) is LazyTensor or (isinstance(data, (list, tuple)) and any(map(_holds_values, data)))
+
+
+def _read(recorder: Recorder, func: Callable[..., Any], data: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A tensor of values: one of them as it is or copied, several in a list as numbers, which they are waited for."""
+    if type(data) is not LazyTensor:
+        numbers = _as_numbers(data)
+        with recording_paused():
+            return func(numbers, *args, **kwargs)
+    wishes = {name: wish for name, wish in kwargs.items() if wish is not None and name in ("dtype", "device")}
+    copied: Any = data.detach().clone() if func is torch.tensor or kwargs.get("copy") else data  # type: ignore[attr-defined]
+    return copied.to(*args, **wishes) if args or wishes else copied
+
+
+def _as_numbers(data: Any) -> Any:
+    if type(data) is LazyTensor:
+        return data.tolist()
+    return [_as_numbers(item) for item in data] if isinstance(data, (list, tuple)) else data
+
+
+_WITH_MASKS = (
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder,
+    nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
+"""Modules that ask of a mask whether it is a tensor."""
+
+
+def _with_masks_computed(recorder: Recorder, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by name, masks that are values as tensors."""
+    by_name = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    return {
+        name: recorder.value_of(recorder.own(value)) if "mask" in name and type(value) is LazyTensor else value
+        for name, value in by_name.items()
+    }
+
+
 def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     recorder = scope.recorder
-    if recorder is not None and (type(module) in MODULES or recorder.names_cells):
-        result = recorder.call_module(module, args, kwargs)
-        if result is not NotImplemented:
-            return result
+    if recorder is not None:
+        if type(module) in MODULES or recorder.names_cells:
+            result = recorder.call_module(module, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if module._backward_hooks or module._backward_pre_hooks:
+            return recorder.call_with_values(module._call_impl, args, kwargs)
+        if isinstance(module, _WITH_MASKS):
+            args, kwargs = (), _with_masks_computed(recorder, module, args, kwargs)
     if module._compiled_call_impl is not None:
         return module._compiled_call_impl(*args, **kwargs)
     # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.

@@ -401,6 +401,12 @@ class Recorder(Signatures):
         self._last_known = known
         return self._add_node_of(known, handles)
 
+    def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run at once what must see tensors."""
+        leaves: list[Any] = []
+        nesting = leaves_of((args, kwargs), leaves)
+        return self._call_with_values(function, nesting, leaves)
+
     def _call_with_values(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
         """Run a function whose result depends on values, on the values; what it returns is given."""
         handles = [self._own(leaf, None, ragged=False) for leaf in leaves if type(leaf) is LazyTensor]

@@ -123,8 +123,10 @@ class LazyTensor:
         return self._recorder.number_of(self) if not self._type.shape else self._recorder.plain_value_of(self).tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        # A copy: the memory may be that of all examples.
-        return self._recorder.plain_value_of(self).clone().numpy(force=force)
+        # A copy: the memory may be that of all examples. It is not to be written to, because torch's own would be this value's memory.
+        array = self._recorder.plain_value_of(self).clone().numpy(force=force)
+        array.flags.writeable = False
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -263,7 +265,7 @@ def _property(function: Callable[..., Any]) -> property:
 _BINARY = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
     "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": torch.matmul,
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
+    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
 }  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs, "invert": operator.invert}

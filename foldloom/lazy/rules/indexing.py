@@ -124,7 +124,11 @@ def _ndim_of_item(values: Operand, parts: tuple[Any, ...]) -> int:
     with torch.device("meta"):
         places = tuple(
             [
-                torch.zeros(_shape(part), dtype=torch.int64) if isinstance(part, (Operand, torch.Tensor)) else part
+                part
+                if not isinstance(part, (Operand, torch.Tensor))
+                else torch.zeros(_shape(part), dtype=torch.int64)
+                if _shape(part)
+                else 0
                 for part in parts
             ]
         )

@@ -157,5 +157,7 @@ def recurrent_cell(call: Call) -> Batched | None:
         return tuple([item.unflatten(0, (members, -1)) for item in result])
 
     state = call.args[1] if len(call.args) > 1 else None
-    own_state = all(isinstance(item, Operand) for item in (state if is_list(state) else (state,)))
-    return run if own_state and all(len(type.shape) == 2 for type in call.operands) else None
+    own = [call.args[0], *(state if is_list(state) else (state,))]
+    weights_are_shared = len(call.operands) == len(own)
+    has_rows = all(isinstance(item, Operand) and item.ndim == 2 for item in own)
+    return run if weights_are_shared and has_rows else None

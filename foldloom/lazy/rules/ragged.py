@@ -214,23 +214,25 @@ def softmax_rows(call: Call) -> Batched | None:
     return _segment_log_softmax if call.function.__name__ == "log_softmax" else _segment_softmax
 
 
-def _shifted(ragged: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+def _shifted(ragged: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All numbers, less the largest of their member's; which member each is of; and those largest, if they are finite."""
     index = ragged.example_of_row
     rows = index.view(-1, *(1,) * (ragged.values.ndim - 1)).expand_as(ragged.values)
     lowest = torch.full((len(ragged), *ragged.values.shape[1:]), -torch.inf, dtype=ragged.values.dtype)
     largest = lowest.to(ragged.values.device).scatter_reduce(0, rows, ragged.values.detach(), "amax")
-    return ragged.values - largest.index_select(0, index), index
+    largest = largest.masked_fill(largest.isinf(), 0)
+    return ragged.values - largest.index_select(0, index), index, largest
 
 
 def _segment_softmax(ragged: Ragged) -> Ragged:
-    shifted, index = _shifted(ragged)
+    shifted, index, _ = _shifted(ragged)
     powers = shifted.exp()
     totals = segment_sum(Ragged(powers, ragged.lengths))
     return Ragged(powers / totals.index_select(0, index), ragged.lengths)
 
 
 def _segment_log_softmax(ragged: Ragged) -> Ragged:
-    shifted, index = _shifted(ragged)
+    shifted, index, _ = _shifted(ragged)
     totals = segment_sum(Ragged(shifted.exp(), ragged.lengths)).log()
     return Ragged(shifted - totals.index_select(0, index), ragged.lengths)
 
@@ -246,10 +248,8 @@ def logsumexp_rows(call: Call) -> Batched | None:
         return rowwise(call)
 
     def run(ragged: Ragged) -> torch.Tensor:
-        shifted, index = _shifted(ragged)
-        largest = ragged.values.detach() - shifted.detach()
-        first = torch.zeros(len(ragged), dtype=torch.int64).scatter_(0, index, torch.arange(len(index)))
-        return segment_sum(Ragged(shifted.exp(), ragged.lengths)).log() + largest.index_select(0, first)
+        shifted, _, largest = _shifted(ragged)
+        return segment_sum(Ragged(shifted.exp(), ragged.lengths)).log() + largest
 
     return run
 
