@@ -3,18 +3,16 @@ lengths and word frequencies like theirs."""
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import os
 import random
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.trees import Tree, random_trees, read_treebank
 from examples.bilstm_tagger import TaggedSentence
 from examples.character_tagger import Token
 from examples.common import Phrase, Sentence
+from foldloom.data import ConlluReader, TaggedReader, Vocabulary
 
 DATA = Path(os.environ.get("FOLDLOOM_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 RARE = 5
@@ -27,14 +25,6 @@ TaggedWords = list[tuple[str, str]]
 HeadedWords = list[tuple[str, int, str]]
 
 
-class Numbers(dict[str, int]):
-    """Gives every name a number, in the order in which they are asked for."""
-
-    def __missing__(self, name: str) -> int:
-        self[name] = len(self)
-        return self[name]
-
-
 # --- tags --------------------------------------------------------------------------------------------------------
 
 
@@ -42,9 +32,8 @@ def tagged_words(folder: Path | None) -> list[TaggedWords]:
     """All sentences of the corpus in the folder, or of a made-up one."""
     if folder is None:
         return _made_tagged_words()
-    lines = (folder / "wikiner" / "train.txt").read_text(encoding="utf-8").splitlines()
-    # Words may hold the separator, tags never do.
-    sentences = [[token.rpartition("|")[::2] for token in line.split(" ") if token] for line in lines]
+    read = TaggedReader(folder / "wikiner" / "train.txt")
+    sentences = [list(zip(sentence.words, sentence.tags, strict=True)) for sentence in read]
     random.Random(0).shuffle(sentences)
     return sentences
 
@@ -58,18 +47,20 @@ def _made_tagged_words() -> list[TaggedWords]:
 
 def tagging_task(sentences: list[TaggedWords]) -> tuple[list[TaggedSentence], int, int]:
     """With the numbers of words and of tags."""
-    words, tags = Numbers(), Numbers()
+    words = Vocabulary.of(word for sentence in sentences for word, _ in sentence)
+    tags = Vocabulary.of(tag for sentence in sentences for _, tag in sentence)
     numbered = [TaggedSentence([words[word] for word, _ in s], [tags[tag] for _, tag in s]) for s in sentences]
     return numbered, len(words), len(tags)
 
 
 def character_task(sentences: list[TaggedWords]) -> tuple[list[list[Token]], int, int, int]:
     """With the numbers of common words, of characters and of tags."""
-    seen = Counter(word for sentence in sentences for word, _ in sentence)
-    words, characters, tags = Numbers(), Numbers(), Numbers()
+    words = Vocabulary.of((word for sentence in sentences for word, _ in sentence), at_least=RARE + 1)
+    characters = Vocabulary.of(character for sentence in sentences for word, _ in sentence for character in word)
+    tags = Vocabulary.of(tag for sentence in sentences for _, tag in sentence)
 
     def token(word: str, tag: str) -> Token:
-        return Token(words[word] if seen[word] > RARE else None, [characters[c] for c in word], tags[tag])
+        return Token(words.get(word), [characters[c] for c in word], tags[tag])
 
     numbered = [[token(word, tag) for word, tag in sentence] for sentence in sentences]
     return numbered, max(1, len(words)), len(characters), len(tags)
@@ -82,20 +73,10 @@ def headed_words(folder: Path | None) -> list[HeadedWords]:
     """All sentences of the corpus in the folder, or of a made-up one."""
     if folder is None:
         return _made_headed_words()
-    with gzip.open(folder / "ud_ewt" / "en_ewt-ud-train.conllu.gz", "rt", encoding="utf-8") as lines:
-        sentences = [_read_conllu(block) for filled, block in itertools.groupby(lines, key=_is_filled) if filled]
+    read = ConlluReader(folder / "ud_ewt" / "en_ewt-ud-train.conllu.gz")
+    sentences = [list(zip(sentence.words, sentence.heads, sentence.relations, strict=True)) for sentence in read]
     random.Random(0).shuffle(sentences)
     return sentences
-
-
-def _is_filled(line: str) -> bool:
-    return bool(line.strip())
-
-
-def _read_conllu(lines: Iterable[str]) -> HeadedWords:
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    # Rows such as 3-4 and 5.1 are spellings of several words and words that are not written.
-    return [(row[1], int(row[6]) - 1, row[7]) for row in rows if row[0].isdigit()]
 
 
 def _made_headed_words() -> list[HeadedWords]:
@@ -126,7 +107,8 @@ def _made_heads(source: random.Random, words: int) -> list[int]:
 
 def parsing_task(sentences: list[HeadedWords]) -> tuple[list[Sentence], int, int]:
     """With the numbers of words and of relations."""
-    words, relations = Numbers(), Numbers()
+    words = Vocabulary.of(word for sentence in sentences for word, _, _ in sentence)
+    relations = Vocabulary.of(relation for sentence in sentences for _, _, relation in sentence)
     numbered = [
         Sentence([words[w] for w, _, _ in s], [head for _, head, _ in s], [relations[r] for _, _, r in s])
         for s in sentences

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foldloom.data import SentimentReader, Vocabulary
+from foldloom.data import Tree as LabelledTree
+
 
 @dataclass(slots=True)
 class Tree:
@@ -45,27 +48,14 @@ def random_trees(count: int, vocabulary: int = 18_000, labels: int = 5, seed: in
 
 
 def read_treebank(path: Path) -> tuple[list[Tree], int]:
-    """The trees of a file in bracket notation, one a line, ``(label word)`` and ``(label left right)``; and the number of
-    different words."""
-    words: dict[str, int] = {}
-    trees = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        stack: list[list[Tree]] = [[]]
-        labels: list[int] = []
-        for token in line.replace("(", " ( ").replace(")", " ) ").split(" "):
-            if token == "(":
-                stack.append([])
-                labels.append(-1)
-            elif token == ")":
-                children, label = stack.pop(), labels.pop()
-                if len(children) == 1:
-                    children[0].label = label
-                    stack[-1].append(children[0])
-                else:
-                    stack[-1].append(Tree(label, left=children[0], right=children[1]))
-            elif token and labels[-1] < 0:
-                labels[-1] = int(token)
-            elif token:
-                stack[-1].append(Tree(0, word=words.setdefault(token, len(words))))
-        trees += stack[0]
-    return trees, len(words)
+    """The trees of a sentiment treebank, and the number of different words."""
+    trees = list(SentimentReader(path))
+    words = Vocabulary.of(word for tree in trees for word in tree.words)
+
+    def numbered(tree: LabelledTree) -> Tree:
+        if tree.word is not None:
+            return Tree(int(tree.label), word=words[tree.word])
+        left, right = tree.children
+        return Tree(int(tree.label), left=numbered(left), right=numbered(right))
+
+    return [numbered(tree) for tree in trees], len(words)

@@ -43,6 +43,10 @@ class Vocabulary:
             raise DataError(f"expected one of the {len(self)} names of the vocabulary, not {name!r}")
         return number
 
+    def get(self, name: str) -> int | None:
+        """None for a name that it does not have, even if a number stands for those."""
+        return self._number_of.get(name)
+
     def __contains__(self, name: object) -> bool:
         return name in self._number_of
 

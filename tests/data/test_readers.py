@@ -261,6 +261,7 @@ def test_vocabulary() -> None:
     words = data.Vocabulary.of(["a", "b", "a", "c", "a", "b"], at_least=2, unknown=True)
     assert (words.names, words["b"], words["c"], "c" in words) == (["<unknown>", "a", "b"], 2, 0, False)
     assert data.Vocabulary(words.names)["zzz"] == 0
+    assert (words.get("a"), words.get("c")) == (1, None)
     tags = data.Vocabulary.of(["X", "Y"])
     with pytest.raises(data.DataError, match="expected one of the 2 names of the vocabulary, not 'Z'"):
         tags["Z"]
