@@ -136,6 +136,11 @@ def _shape(survey: Survey, nodes: Ints) -> _Shape:
         rows.setdefault(height, []).append(node)
     for row in rows.values():
         row.sort(key=lambda node: places[node][0])
+        wished = sum(places[node][0] for node in row)
         for before, after in pairwise(row):
             places[after] = (max(places[after][0], places[before][0] + 1), places[after][1])
+        # Neighbours make room to both sides.
+        shift = (sum(places[node][0] for node in row) - wished) / len(row)
+        for node in row:
+            places[node] = (places[node][0] - shift, places[node][1])
     return _Shape(places)
