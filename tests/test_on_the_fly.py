@@ -1556,6 +1556,12 @@ def _in_place_after(x: torch.Tensor) -> Any:
     return chain(first), first, nn.Sequential(_swapped, _relu)(second), second
 
 
+def _lies_transposed(x: torch.Tensor) -> Any:
+    y = x.t() * 2
+    y.reshape(-1).mul_(2)
+    return y
+
+
 def _in_place_result(x: torch.Tensor) -> Any:
     x = x.detach().clone()
     y = functional.relu(x, inplace=True)
@@ -1779,6 +1785,7 @@ FAULTS: dict[str, tuple[str, Callable[[torch.Tensor], Any]]] = {
     "repr": ("a list of values prints without them", lambda x: str([x.detach()[0]])),
     "vmap": (NO_TENSOR, torch.vmap(lambda row: row * 2)),
     "a derivative inside": (NO_TENSOR, torch.func.grad(lambda x: (x**3).sum())),
+    "a computed value that lies transposed": ("what is computed is taken to lie in order: its reshape is a copy", _lies_transposed),
     "floor_divide of what is detached": ("backward asks for its derivative", lambda x: x.detach() // 0.3 + x),
 }  # fmt: skip
 
@@ -2007,3 +2014,108 @@ def test_a_wrong_shape_is_raised_and_not_printed() -> None:
     )
     assert "broadcast" in done.stdout
     assert done.stderr == ""
+
+
+# ---- Programs.
+
+
+def _views_across_waits(x: torch.Tensor) -> Any:
+    flat, row, listed = x.view(-1), x[1], torch.stack([*x])
+    kept = listed[2]
+    if x.sum() > 0:
+        x.mul_(2)
+        listed.add_(1)
+    else:
+        row.add_(1)
+        kept.mul_(3)
+    if flat.sum() > 0:
+        flat[0] = 5.0
+        listed[2] = x[0]
+    return x, flat, row, listed, kept
+
+
+def _without_gradients_across_waits(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        x[0].div_(x.norm().item())
+        target = x * 1
+        if target.sum() > 0:
+            target += 1
+    return x * target
+
+
+def _shift_reduce(x: torch.Tensor) -> Any:
+    stack: list[torch.Tensor] = []
+    for row in x:
+        stack.append(row)
+        if len(stack) > 1 and (stack[-1] * stack[-2]).sum() > 0:
+            stack.append(_swapped(stack.pop() + stack.pop()).tanh())
+    return torch.stack(stack).sum(0), len(stack)
+
+
+def _beam(x: torch.Tensor) -> Any:
+    beams: list[Any] = [(x[0], 0.0)]
+    for _ in range(2):
+        found = []
+        for state, score in beams:
+            values, places = (state @ _swapped.weight).log_softmax(0).topk(2)
+            found += [(state + _other.weight[places[n]] * values[n], score + values[n]) for n in range(2)]
+        beams = sorted(found, key=lambda beam: -beam[1])[:2]
+    return [state for state, _ in beams], torch.stack([score for _, score in beams])
+
+
+def _memory(x: torch.Tensor) -> Any:
+    memory = torch.zeros(5, 3)
+    for number, row in enumerate(x):
+        memory[number + 1] = memory[number] * 0.5 + row
+        memory[0] += row
+    return memory, memory[0]
+
+
+def _grown_by_joining(x: torch.Tensor) -> Any:
+    keys, found = torch.empty(0, 3), []
+    for row in x:
+        keys = torch.cat([keys, row[None]])
+        found.append((keys @ row).softmax(0) @ keys)
+    return torch.stack(found)
+
+
+def _grouped(x: torch.Tensor) -> Any:
+    groups: dict[int, list[torch.Tensor]] = {}
+    for row in x:
+        groups.setdefault(int(row.argmax()), []).append(row)
+    return {key: torch.stack(rows).mean(0) for key, rows in sorted(groups.items())}
+
+
+def _places_that_are_computed(x: torch.Tensor) -> Any:
+    place, y = x.argmax() % 3 + 1, x.clone()
+    y[place] = 0.0
+    y[y.argmax(0)[0], 1] = 9.0
+    y[x.sum(1) > 0] += 1
+    return x[:place], x[place:].sum(0), x[place], x[0, place - 1], x[place - 1 : place + 1], y
+
+
+def _raising(x: torch.Tensor) -> Any:
+    found = []
+    for row in x:
+        try:
+            if row.sum() > 0:
+                raise ValueError
+            found.append(row * 2)
+        except ValueError:
+            found.append(row * 3)
+        finally:
+            found.append(row.sum())
+    return found
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _views_across_waits, _without_gradients_across_waits, _shift_reduce, _beam, _memory, _grown_by_joining, _grouped,
+        _places_that_are_computed, _raising,
+    ],
+)  # fmt: skip
+def test_programs(program: Callable[[torch.Tensor], Any]) -> None:
+    inputs = sequences(4, 4, 4)
+    sources = [*inputs, *_swapped.parameters(), *_other.parameters()]
+    check_on_the_fly(lambda x: program(x * 1.5), inputs, sources=sources, records=False)
