@@ -8,6 +8,7 @@ beside their kind, and both are embedded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,10 +39,19 @@ class LabelledTree:
     label: int = UNLABELLED
 
 
+def kinds_of(tree: SyntaxTree) -> Iterator[str]:
+    """For the vocabulary of `numbered`: the kinds of nodes, and names and constants, which if frequent are kinds of their own."""
+    for node in tree:
+        yield node.kind
+        if node.text is not None:
+            yield f"{node.kind} {node.text}"
+
+
 def numbered(tree: SyntaxTree, kinds: Vocabulary, roles: Vocabulary) -> Node:
-    """A syntax tree as the model takes it. A name or constant whose text the vocabulary has, is of a kind of its own."""
-    name = f"{tree.kind} {tree.text}"
-    kind = kinds[name] if name in kinds else kinds[tree.kind]
+    """A syntax tree as the model takes it."""
+    kind = kinds.get(f"{tree.kind} {tree.text}")
+    if kind is None:
+        kind = kinds[tree.kind]
     return Node(kind, roles[tree.role], tuple([numbered(child, kinds, roles) for child in tree.children]))
 
 

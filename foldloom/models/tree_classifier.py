@@ -5,6 +5,7 @@ A tree is ``(label, word)`` or ``(label, child, child, ...)``, words and labels 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from foldloom import blocks as fb
 from foldloom.blocks.planner import Planner
-from foldloom.data.structures import Tree
+from foldloom.data.structures import Expression, Tree
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.models.training import UNLABELLED, Batch, Trainable, last_rows
 from foldloom.recording import Recording
@@ -26,6 +27,23 @@ def numbered(tree: Tree, words: Vocabulary, labels: Vocabulary) -> NumberedTree:
     if tree.word is not None:
         return labels[tree.label], words[tree.word]
     return labels[tree.label], *[numbered(child, words, labels) for child in tree.children]
+
+
+def numbered_expression(expression: Expression, tokens: Vocabulary) -> NumberedTree:
+    """An expression as its brackets have it, ``(operator (left right))``: operators are words as the numbers are.
+
+    A part's label is 0 if its value is negative, 1 if it is zero and 2 if it is positive; operators by themselves have none.
+    """
+    label = expression.sign + 1
+    if expression.operator is None:
+        return label, tokens[str(expression.value)]
+    left, right = [numbered_expression(child, tokens) for child in expression.children]
+    return label, (UNLABELLED, tokens[expression.operator]), (UNLABELLED, left, right)
+
+
+def tokens_of(expression: Expression) -> Iterator[str]:
+    """For the vocabulary of `numbered_expression`."""
+    return (part.operator or str(part.value) for part in expression)
 
 
 def children_of(tree: NumberedTree) -> int:

@@ -23,6 +23,14 @@ def test_trees_of_a_treebank_by_number() -> None:
     assert tree_classifier.numbered(tree, words, labels) == (3, (2, 1), (4, (2, 0), (4, 2)))
 
 
+def test_expressions_by_number() -> None:
+    [expression] = data.ArithmeticReader(["( - ( 1 ( + ( 2 -2 ) ) ) )"])
+    tokens = data.Vocabulary(sorted(tree_classifier.tokens_of(expression)))
+    assert tokens.names == ["+", "-", "-2", "1", "2"]
+    inner = (1, (-1, 0), (-1, (2, 4), (0, 2)))
+    assert tree_classifier.numbered_expression(expression, tokens) == (2, (-1, 1), (-1, (2, 3), inner))
+
+
 def test_given_vectors() -> None:
     vectors = np.arange(12.0).reshape(3, 4)
     for model in (models.TreeLSTM(3, 4, 5, vectors=vectors), models.TreeRNN(3, 4, vectors=vectors)):
@@ -81,6 +89,9 @@ def test_syntax_trees_by_number() -> None:
     [expression] = expressions_with_operators(file.tree)
     hidden, kind = hide_operator(expression, 0)
     assert kind == "Add"
+    assert set(child_sum_tree_lstm.kinds_of(hidden)) == {
+        "BinOp", "Name", "Name a", HIDDEN, "Call", "Name len", "Name b"
+    }  # fmt: skip
     kinds = data.Vocabulary(["<unknown>", "BinOp", HIDDEN, "Name", "Name len", "Call"])
     roles = data.Vocabulary(["<unknown>", "left", "right"])
     node = child_sum_tree_lstm.numbered(hidden, kinds, roles)
