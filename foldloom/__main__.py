@@ -1,4 +1,4 @@
-from foldloom.cli import main
+from foldloom.entry import main
 
 if __name__ == "__main__":
     main()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from foldloom.blocks import Model
+from foldloom.runtime import predicting
 from foldloom.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
 from foldloom.tasks import TASKS, Task
 from foldloom.views.asking import survey_of
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="foldloom", description="Write a model for one example; run it on a batch of them."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_explain, _add_profile):
+    for add in (_add_explain, _add_profile, predicting.add_command):
         add(commands)
     options = parser.parse_args(arguments)
     options.run(options)

@@ -30,7 +30,8 @@ class Ragged:
     @property
     def example_of_row(self) -> torch.Tensor:
         """Which example each row belongs to: the index for ``index_add`` and its like."""
-        return torch.repeat_interleave(self.lengths.to(self.values.device))
+        # The number of rows, told, need not be counted: no wait on a GPU, no extent that depends on values in a traced graph.
+        return torch.repeat_interleave(self.lengths.to(self.values.device), output_size=self.values.shape[0])
 
     def to_nested(self) -> torch.Tensor:
         """The same as a nested tensor of torch's jagged layout; gradients flow through."""

@@ -68,7 +68,7 @@ def test_as_a_module_and_as_a_command() -> None:
     )
     assert "explain" in help.stdout
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"foldloom": "foldloom.cli:main"}
+    assert scripts == {"foldloom": "foldloom.entry:main"}
 
 
 @every_task

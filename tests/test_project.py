@@ -25,6 +25,7 @@ def test_public_names() -> None:
             "collector",
             "data",
             "engine",
+            "entry",
             "execution",
             "exporting",
             "graph",

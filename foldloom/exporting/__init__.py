@@ -1,6 +1,6 @@
 """A model as one static graph, and that as a file."""
 
 from foldloom.exporting.files import export
-from foldloom.exporting.model import StaticModel, static_model
+from foldloom.exporting.model import StaticBatch, StaticModel, static_model
 
-__all__ = ["StaticModel", "export", "static_model"]
+__all__ = ["StaticBatch", "StaticModel", "export", "static_model"]

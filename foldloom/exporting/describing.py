@@ -24,14 +24,14 @@ from foldloom.blocks.types import (
     TupleType,
     VoidType,
 )
+from foldloom.exporting.packing import NotPortableError, packed
 from foldloom.runtime.description import packed_array
-from foldloom.runtime.portable import NotPortableError, packed
 
 Described = dict[str, Any]
 
 
 def described_program(model: Model) -> Described:
-    """All blocks of a model by number. Raises `NotPortableError` for what only Python with torch can do."""
+    """All blocks of a model, numbered in the order of `all_blocks`. Raises `NotPortableError` for what only Python with torch can do."""
     blocks = list(all_blocks(model.root))
     describing = _Describing(model, {block: number for number, block in enumerate(blocks)})
     return {

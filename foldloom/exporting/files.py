@@ -17,15 +17,18 @@ from foldloom.blocks.model import Model
 from foldloom.errors import ExportError
 from foldloom.exporting.model import StaticModel, static_model
 from foldloom.runtime.description import KEY, Array
+from foldloom.runtime.feeds import feeds_of
+from foldloom.runtime.recorder import Recorder
 
 _SUFFIXES = (".onnx", ".pt2")
 
 
-def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any]) -> None:
+def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] = ()) -> None:
     """Write a model into one file, ``.onnx`` or ``.pt2``, that runs examples of every shape.
 
-    ``examples`` are a few from which is learned what the model calls: which cells, with which types and settings, and in which order. The model
-    is exported as it is in evaluation mode. `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
+    ``model`` is a compiled block, or a module or function of one example that never asks for a computed value. Of the latter, ``examples``
+    show what it calls: which cells, with which types and settings, and in which order. The model is exported as it is in evaluation
+    mode. `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
     """
     suffix = Path(path).suffix
     if suffix not in _SUFFIXES:
@@ -48,7 +51,7 @@ def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any])
 
 
 def exported_program(static: StaticModel) -> ExportedProgram:
-    feeds = static.feeds(static.examples)
+    feeds = feeds_of(Recorder(static.description))
     tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
     try:
         return torch.export.export(static.graph, tensors, dynamic_shapes=(dynamic_extents(feeds),), strict=True)
@@ -76,18 +79,36 @@ def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> No
             importlib.import_module(package)
         except ImportError as error:
             raise ExportError(f"to write {path} {package} is needed: pip install 'foldloom[export]'") from error
+    # It imports onnxscript, which those who write .pt2 need not have.
+    translations = importlib.import_module("foldloom.exporting.translations").TRANSLATIONS
     names = static.description.input_names()
     outputs = [f"values_{number}" for number in range(len(static.description.types))]
     try:
         with _quiet():
             converted = torch.onnx.export(
-                program, dynamo=True, input_names=names, output_names=outputs, verbose=False, external_data=False
+                program,
+                dynamo=True,
+                input_names=names,
+                output_names=outputs,
+                custom_translation_table=translations,
+                verbose=False,
+                external_data=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
         raise ExportError(f"{_lacking(error)}. Write it with other operations, or export to .pt2") from error
     assert converted is not None
+    _forget_where_it_was_made(converted.model)
     converted.model.metadata_props[KEY] = static.description.to_json()
     converted.save(path)
+
+
+def _forget_where_it_was_made(model: Any) -> None:
+    """Every node says on which line of which file it was made: half of a small file, and nobody's business."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in model.graph.initializers.values():
+        value.metadata_props.clear()
 
 
 def _lacking(error: BaseException) -> str:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
-from foldloom.errors import ExportError
+from foldloom.blocks.block import Block
+from foldloom.blocks.cells import NamedCell
+from foldloom.blocks.lowering import all_blocks
+from foldloom.blocks.model import Model
+from foldloom.blocks.printing import shortened
+from foldloom.errors import CellError, ExportError
+from foldloom.exporting.flows import readers_in
 from foldloom.exporting.stages import stages_of
-from foldloom.graph import Graph, Op, Type
-from foldloom.lazy.cell import find_cell
+from foldloom.graph import Op, Type
+from foldloom.lazy.cell import Settings, Signature, find_cell
+from foldloom.lazy.nesting import Nesting
 from foldloom.lazy.operations import is_function
 from foldloom.recording import Recording
 from foldloom.runtime.description import Description, OpOf, TypeOf
-from foldloom.runtime.recorder import Recorder, Value
+from foldloom.runtime.recordings import identity_of
 
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -76,6 +82,7 @@ class Learned:
         return OpOf(
             cell=op.key.partition("#")[0],
             label=op.label or op.key,
+            identity=identity_of(op),
             inputs=tuple([self._types[type.row] for type in op.inputs]),
             outputs=tuple([self._types[type.row] for type in op.outputs]),
             nesting=json_nesting(nesting),
@@ -95,42 +102,45 @@ def json_nesting(nesting: Any) -> Any:
     return name, keys if kind is dict else len(parts), tuple([json_nesting(part) for part in parts])
 
 
-def replay(recording: Recording, numbers: dict[Op, int], recorder: Recorder) -> list[Value]:
-    """Record what was recorded with torch where the file's inputs come from; the values that it asks for."""
-    graph = recording.graph
-    given = _given_rows(recording)
-    values: list[Value] = []
-    operands, lengths = iter(graph.operands.tolist()), iter(graph.lengths.tolist())
-    for number in graph.op_of_node.tolist():
-        op = graph.ops[number]
-        if op.is_input:
-            count = next(lengths) if op.outputs[0].ragged else 1
-            values += [recorder.value_of(next(given[number]), "the file") for _ in range(count)]
-            continue
-        known = numbers.get(op)
-        if known is None:
-            raise ExportError(
-                f"the example calls {op}, which none of the examples did with which the model was exported. Export it with such "
-                "an example among them"
+def add_blocks(learned: Learned, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
+    """What the blocks of a model call, and in which order, as far as their types tell. The rest is for examples to tell."""
+    number_of_block = {block: number for number, block in enumerate(all_blocks(model.root))}
+    op_of_block: dict[int, int] = {}
+    missing = [why] if program is None else []
+    for block, name in model._name_of_block.items():
+        asking = _Asking(f"cells.{name}", model._cell(name).label, model._cell(name))
+        op = asking.op_of(block, model._dtypes)
+        if op is None:
+            missing.append(
+                f"{shortened(block)} takes an extent or a number of tensors that differs from example to example"
             )
-        rows = [[values[next(operands)] for _ in range(next(lengths) if type.ragged else 1)] for type in op.inputs]
-        made = recorder.call_ragged(known, rows, [next(lengths) if type.ragged else 1 for type in op.outputs])
-        values += [row for output in made for row in output]
-    return [values[value] for value in graph.outputs.tolist()]
+        else:
+            learned.add_op(op)
+            op_of_block[number_of_block[block]] = learned.ops[op]
+    if missing and not has_examples:
+        raise ExportError(
+            f"what this model calls is not known without examples, `fl.export(model, path, examples)`: {missing[0]}"
+        )
+    if program is not None and not missing:
+        for maker, reader in readers_in(program["blocks"], op_of_block):
+            learned.add_reader(maker, reader)
 
 
-def _given_rows(recording: Recording) -> dict[int, Iterator[Any]]:
-    """For each input op, what was given for it, row by row."""
-    graph: Graph = recording.graph
-    inputs = [number for number, op in enumerate(graph.ops) if op.is_input]
-    return {
-        number: iter(_rows(column, graph.ops[number].outputs[0].ragged))
-        for number, column in zip(inputs, recording.inputs, strict=True)
-    }
+class _Asking(NamedCell):
+    """A cell that notes what it is asked."""
 
+    def op_of(self, block: Block, dtypes: Mapping[str, str]) -> Op | None:
+        """The op of a block's calls; None if they differ."""
+        self.__dict__["asked"] = {}
+        try:
+            block.announce(self, dtypes)
+        except CellError:
+            # A function that fixes its own dtype may refuse the one that all others got with the weights.
+            return None
+        asked = list(self.__dict__["asked"])
+        return asked[0] if len(asked) == 1 else None
 
-def _rows(column: Any, ragged: bool) -> Iterable[Any]:
-    if isinstance(column, np.ndarray):
-        return column
-    arrays: Sequence[Any] = [tensor.detach().cpu().numpy() for tensor in column if isinstance(tensor, torch.Tensor)]
-    return [row for array in arrays for row in array] if ragged else arrays
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
+        found = super().signature(types, nesting, settings)
+        self.__dict__["asked"][found.op] = None
+        return found

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
+from foldloom import __version__
 from foldloom.blocks.model import Model
 from foldloom.errors import ExportError, ValueNotReadyError
 from foldloom.exporting.describing import described_program
-from foldloom.exporting.learning import Learned, replay
+from foldloom.exporting.learning import Learned, add_blocks
+from foldloom.exporting.packing import NotPortableError
 from foldloom.exporting.static import StaticGraph
 from foldloom.exporting.tracing import named_weights, traced
-from foldloom.graph import Op
 from foldloom.lazy import record
 from foldloom.lazy.cell import find_cell
 from foldloom.lazy.operations import is_function
 from foldloom.recording import Recording
-from foldloom.runtime.description import Array, Description
+from foldloom.runtime.description import Description
 from foldloom.runtime.feeds import feeds_of
-from foldloom.runtime.portable import NotPortableError
 from foldloom.runtime.recorder import Recorder
+from foldloom.runtime.recordings import replayed
+from foldloom.runtime.results import asked_for, filled
 
 _CODE = (
     "the model was Python code. Give `Model(path, program=function)` a function of the model and one example that needs no torch, such as its "
@@ -31,56 +32,61 @@ _CODE = (
 )
 
 
-class StaticModel:
-    """``graph`` is an ordinary module, which can be compiled: ``graph(*static.tensors(examples))``."""
+class StaticBatch(NamedTuple):
+    """A batch of examples as a static graph takes it, and where their results will be in what it gives."""
 
-    def __init__(
-        self,
-        graph: StaticGraph,
-        ops: dict[Op, int],
-        recorded: Callable[[Any], Recording],
-        examples: Sequence[Any],
-    ) -> None:
+    tensors: tuple[torch.Tensor, ...]
+    places: list[Any]
+
+    def results(self, outputs: Sequence[torch.Tensor]) -> list[Any]:
+        """The result of each example, from the outputs of the graph: rows of them, gradients and all."""
+        return [filled(place, outputs) for place in self.places]
+
+
+class StaticModel:
+    """A model whose ``graph`` is an ordinary module, which can be compiled once for all shapes.
+
+    ``torch.compile(static.graph, fullgraph=True, dynamic=True)`` takes the tensors of any ``static.batch(examples)``.
+    """
+
+    def __init__(self, graph: StaticGraph, recorded: Callable[[Any], Recording]) -> None:
         self.graph = graph
         self.description: Description = graph.description
-        self.examples = examples
-        self._ops = ops
         self._recorded = recorded
 
-    def feeds(self, examples: Sequence[Any]) -> dict[str, Array]:
-        """The inputs of the graph for a batch of examples, by name."""
+    def batch(self, examples: Sequence[Any]) -> StaticBatch:
+        """Record and plan a batch of examples."""
         recorder = Recorder(self.description)
-        for example in examples:
-            for value in replay(self._recorded(example), self._ops, recorder):
-                recorder.add_output(value)
-        return feeds_of(recorder)
-
-    def tensors(self, examples: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """The same as tensors, in order."""
-        return tuple([torch.from_numpy(np.ascontiguousarray(feed)) for feed in self.feeds(examples).values()])
+        results = [result for example in examples for result in replayed(self._recorded(example), recorder)]
+        places = [asked_for(recorder, result) for result in results]
+        return StaticBatch(tuple([torch.from_numpy(feed) for feed in feeds_of(recorder).values()]), places)
 
 
-def static_model(model: Callable[..., Any], examples: Sequence[Any]) -> StaticModel:
-    """One graph, without a shape of its own, for all examples that call what these call.
+def static_model(model: Callable[..., Any], examples: Sequence[Any] = ()) -> StaticModel:
+    """One graph, without a shape of its own, for all examples.
 
-    ``model`` is a compiled block, or a module or function of one example that never asks for a computed value.
+    ``model`` is a compiled block, whose cells and types are known, or a module or function of one example that never asks for a computed
+    value, of which ``examples`` show what it calls. Blocks need examples only where their cells take extents that are not fixed.
     """
-    from foldloom import __version__
-
-    if not len(examples):
-        raise ExportError("fl.export learns from examples which cells there are: give it a few")
     recorded = partial(_recorded, model)
     learned = Learned(model)
+    program, why = None, _CODE
+    if isinstance(model, Model):
+        program, why = _program(model)
+        add_blocks(learned, model, program, why, bool(len(examples)))
+    elif not len(examples):
+        raise ExportError(
+            "what a model of code calls is learned from examples: `fl.export(model, path, examples)`, with a few that call all there is"
+        )
     for example in examples:
         learned.add_recording(recorded(example))
     if not learned.ops:
-        raise ExportError("the examples call no cell: there is nothing to export")
-    program, why = _program(model)
+        raise ExportError("the model calls no cell: there is nothing to export")
     description = learned.description(program, why, __version__)
     modules = [find_cell(op.key, model).module for op in learned.ops if not is_function(op)]
     named = named_weights(model, [module for module in modules if module is not None])
     graph = StaticGraph(description, [traced(op, model) for op in learned.ops], named)
-    return StaticModel(graph, learned.ops, recorded, examples)
+    return StaticModel(graph, recorded)
 
 
 def _recorded(model: Callable[..., Any], example: Any) -> Recording:
@@ -94,9 +100,7 @@ def _recorded(model: Callable[..., Any], example: Any) -> Recording:
         ) from error
 
 
-def _program(model: object) -> tuple[dict[str, Any] | None, str]:
-    if not isinstance(model, Model):
-        return None, _CODE
+def _program(model: Model) -> tuple[dict[str, Any] | None, str]:
     try:
         return described_program(model), ""
     except NotPortableError as error:

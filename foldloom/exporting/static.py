@@ -72,7 +72,7 @@ class StaticGraph(torch.nn.Module):
     def _loop(self, number: int, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:
         carried = sorted({type for op in stage.ops for type in self.description.ops[op].outputs})
         rounds = given[f"rounds_{number}"]
-        indices = {name: given[name] for op in stage.ops for name in _inputs_of_op(op, self.description.ops[op])}
+        indices = {name: given[name] for op in stage.ops for name in self.description.index_names(op)}
 
         def is_left(round: Tensor, *_: Tensor) -> Tensor:
             return round < rounds
@@ -111,7 +111,6 @@ class StaticGraph(torch.nn.Module):
 
 
 def _operands(number: int, op: OpOf, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:
-    index = given[f"index_{number}"]
     operands = []
     dense = 0
     for slot, type in enumerate(op.inputs):
@@ -121,29 +120,23 @@ def _operands(number: int, op: OpOf, given: Mapping[str, Tensor], arenas: Sequen
                 given[f"lengths_{number}_{slot}"],
             ]
         else:
-            operands.append(arenas[type].index_select(0, index[dense]))
+            operands.append(arenas[type].index_select(0, given[f"index_{number}"][dense]))
             dense += 1
     return operands
 
 
 def _places(number: int, op: OpOf, given: Mapping[str, Tensor]) -> list[Tensor]:
     """The rows that each output goes to."""
-    index = given[f"index_{number}"]
     next_row = len(op.dense_inputs)
     places = []
     for slot in range(len(op.outputs)):
         if slot in op.ragged_outputs:
             places.append(given[f"made_{number}_{slot}"])
         else:
-            places.append(index[next_row])
+            places.append(given[f"index_{number}"][next_row])
             next_row += 1
     return places
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-
-
-def _inputs_of_op(number: int, op: OpOf) -> list[str]:
-    ragged = [f"{kind}_{number}_{slot}" for slot in op.ragged_inputs for kind in ("rows", "lengths")]
-    return [f"index_{number}", *ragged, *[f"made_{number}_{slot}" for slot in op.ragged_outputs]]

@@ -42,11 +42,12 @@ class OpOf:
     """A cell with arguments of given types: the unit of batching. Types are numbers in the description's list.
 
     An operand or output that is ``ragged`` has any number of rows, each of its type. ``nesting`` and ``settings`` tell calls of one cell apart
-    that have arguments of the same types; ``returns`` is the nesting of what it gives.
+    that have arguments of the same types; ``identity`` tells them apart in recordings; ``returns`` is the nesting of what it gives.
     """
 
     cell: str
     label: str
+    identity: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     nesting: Hashable = None
@@ -84,15 +85,16 @@ class Description:
     version: str = ""
     format: int = FORMAT
     stage_of_op: dict[int, int] = field(init=False, repr=False, compare=False)
+    number_of_identity: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         found = {op: number for number, stage in enumerate(self.stages) for op in stage.ops}
         object.__setattr__(self, "stage_of_op", found)
+        object.__setattr__(self, "number_of_identity", {op.identity: number for number, op in enumerate(self.ops)})
 
     def to_json(self) -> str:
         content = asdict(self)
-        del content["stage_of_op"]
-        return json.dumps(content)
+        return json.dumps({name: content[name] for name in content if name not in _DERIVED})
 
     @classmethod
     def from_json(cls, text: str, path: str) -> Description:
@@ -118,11 +120,23 @@ class Description:
             if stage.loop:
                 names.append(f"rounds_{number}")
             for op in stage.ops:
-                names.append(f"index_{op}")
-                for slot in self.ops[op].ragged_inputs:
-                    names += [f"rows_{op}_{slot}", f"lengths_{op}_{slot}"]
-                names += [f"made_{op}_{slot}" for slot in self.ops[op].ragged_outputs]
+                names += self.index_names(op)
         return names + [f"output_{number}" for number in range(len(self.types))]
+
+    def index_names(self, number: int) -> list[str]:
+        """The inputs that say which rows an op reads and writes.
+
+        ``index`` has a row of them for each operand and then for each output that is not ragged; for ragged ones ``rows`` and ``lengths`` say
+        what is read, and ``made`` where it is written.
+        """
+        op = self.ops[number]
+        names = [f"index_{number}"] if op.dense_inputs or op.dense_outputs else []
+        for slot in op.ragged_inputs:
+            names += [f"rows_{number}_{slot}", f"lengths_{number}_{slot}"]
+        return names + [f"made_{number}_{slot}" for slot in op.ragged_outputs]
+
+
+_DERIVED = ("stage_of_op", "number_of_identity")
 
 
 def hashable(value: Any) -> Any:

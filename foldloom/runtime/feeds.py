@@ -48,15 +48,21 @@ def _add_calls(
     # The rows of a ragged operand that stand for nothing belong to a call that nobody asked for.
     spare = 1 if op.ragged_inputs else 0
     places = _Places(np.array(calls.rounds, np.int64), rounds, spare)
-    width = len(op.dense_inputs) + len(op.dense_outputs)
-    table = np.full((len(calls.rounds) + 1, width), NOTHING)
-    table[:-1] = np.array(calls.rows, np.int64).reshape(-1, width)
-    index = table[places.calls]
-    index[~places.real, len(op.dense_inputs) :] = SINK
-    index = index.transpose(0, 2, 1)
-    feeds[f"index_{number}"] = np.ascontiguousarray(index if loop else index[0])
+    if op.dense_inputs or op.dense_outputs:
+        index = _dense_rows(op, calls, places)
+        feeds[f"index_{number}"] = index if loop else index[0]
     if op.ragged_inputs:
         _add_ragged(feeds, op, number, calls, places, loop)
+
+
+def _dense_rows(op: OpOf, calls: Calls, places: _Places) -> Array:
+    """For each round, slot and place, the row."""
+    slots = len(op.dense_inputs) + len(op.dense_outputs)
+    table = np.full((len(calls.rounds) + 1, slots), NOTHING)
+    table[:-1] = np.array(calls.rows, np.int64).reshape(-1, slots)
+    index = table[places.calls]
+    index[~places.real, len(op.dense_inputs) :] = SINK
+    return np.ascontiguousarray(index.transpose(0, 2, 1))
 
 
 class _Places:

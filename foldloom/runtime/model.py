@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from foldloom.errors import BlockInputError, ExportedFileError
-from foldloom.runtime.description import Array, Description
+from foldloom.recording import Recording
+from foldloom.runtime.description import Description
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.program import BlockProgram
-from foldloom.runtime.recorder import Cell, Recorder, Value
+from foldloom.runtime.recorder import Cell, Recorder
+from foldloom.runtime.recordings import replayed
+from foldloom.runtime.results import asked_for, filled
 from foldloom.runtime.sessions import session_of
 
 _RECURSION_LIMIT = 200_000
@@ -26,24 +29,36 @@ class Model:
     """``Model(path)(examples)`` is a list of the result of each example, in arrays.
 
     A file of blocks knows how examples become calls of cells. For a model that was code, ``program`` says it: a function of the model and one
-    example, such as its ``forward``, that calls the cells by their names (``model.merge(left, right)``) and may call the model itself.
+    example, such as its ``forward``, that calls the cells by their names (``model.merge(left, right)``) and may call the model itself. ``modules`` are those whose functions the
+    file may call by name; ``threads`` is for ONNX Runtime, which takes as many as there are cores.
     """
 
-    def __init__(self, path: str | Path, program: Program | None = None, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        program: Program | None = None,
+        *,
+        modules: Sequence[str] = (),
+        threads: int | None = None,
+    ) -> None:
         self.path = str(path)
+        self._modules = modules
         self._session = session_of(path, threads)
         self.description: Description = self._session.description
         self._program = self._own_program() if program is None else self._given_program(program)
 
     def __call__(self, examples: Sequence[Any]) -> list[Any]:
-        """The result of each example: of a file of blocks, what the block gives; with metrics, the pair of that and a dict from their names
+        """The result of each example, or recording of one (`fl.record`): of a file of blocks, what the block gives; with metrics, the pair of that and a dict from their names
         to lists of rows, each with its label if it has one."""
         recorder = Recorder(self.description)
         results = []
         with _deep_recursion():
             for number, example in enumerate(examples):
                 try:
-                    results.append(self._program(recorder, example))
+                    if isinstance(example, Recording):
+                        results += replayed(example, recorder)
+                    else:
+                        results.append(self._program(recorder, example))
                 except Exception as error:
                     error.add_note(f"in example {number} of the batch")
                     raise
@@ -51,16 +66,16 @@ class Model:
 
     def run(self, recorder: Recorder, results: Sequence[Any]) -> list[Any]:
         """The results, with arrays in place of values, of what was recorded."""
-        templates = [_asked_for(recorder, result) for result in results]
+        templates = [asked_for(recorder, result) for result in results]
         if not any(recorder.outputs):
             return templates
         outputs = self._session.run(feeds_of(recorder))
-        return [_filled(template, outputs) for template in templates]
+        return [filled(template, outputs) for template in templates]
 
     def _own_program(self) -> Callable[[Recorder, Any], Any]:
         described = self.description.program
         if described is not None:
-            return BlockProgram(described, self.description)
+            return BlockProgram(described, self.description, self._modules)
         why = self.description.why
 
         def refuse(recorder: Recorder, example: Any) -> Any:
@@ -106,36 +121,6 @@ class _Part:
         if cell is None:
             cell = self.__dict__["_cell"] = Cell(self._path, self._description)
         return cell.called_with(self._recorder, args, settings)
-
-
-class _Place:
-    """Where in the outputs of its type a value will be."""
-
-    __slots__ = ("number", "type")
-
-    def __init__(self, type: int, number: int) -> None:
-        self.type, self.number = type, number
-
-
-def _asked_for(recorder: Recorder, result: Any) -> Any:
-    """A result with places instead of values."""
-    if isinstance(result, Value):
-        return _Place(*recorder.add_output(result))
-    if isinstance(result, dict):
-        return {key: _asked_for(recorder, item) for key, item in result.items()}
-    if isinstance(result, (list, tuple)):
-        return type(result)([_asked_for(recorder, item) for item in result])
-    return result
-
-
-def _filled(template: Any, outputs: Sequence[Array]) -> Any:
-    if isinstance(template, _Place):
-        return outputs[template.type][template.number]
-    if isinstance(template, dict):
-        return {key: _filled(item, outputs) for key, item in template.items()}
-    if isinstance(template, (list, tuple)):
-        return type(template)([_filled(item, outputs) for item in template])
-    return template
 
 
 @contextmanager

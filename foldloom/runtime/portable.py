@@ -1,92 +1,71 @@
-"""Python values and functions as JSON: constants by what they are, functions by where they are found."""
+"""Python values and functions out of JSON: the counterpart of `exporting.packing`."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import operator
-from collections.abc import Callable
-from types import BuiltinMethodType, MethodType, ModuleType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from foldloom.errors import ExportedFileError
+from foldloom.runtime.expressions import FUNCTIONS, METHODS, function_of
 
-_PLAIN = (type(None), bool, int, float, str)
-_CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-_MAKERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.partial)
-
-
-class NotPortableError(ValueError):
-    """What cannot be written down as JSON and found again elsewhere."""
+CONTAINERS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def packed(value: Any) -> Any:
-    """A value of Python's own kinds, or a function, as JSON."""
-    kind = type(value)
-    if kind in _PLAIN:
+def unpacked(value: Any, modules: Sequence[str] = ()) -> Any:
+    """Plain values stand for themselves; anything else is a dict, whose first key says what it is.
+
+    ``modules`` are those whose functions a file may call by name. It may always call Python's own that only look at data.
+    """
+    if not isinstance(value, dict):
         return value
-    for name, container in _CONTAINERS.items():
-        if kind is container:
-            return {name: [packed(item) for item in value]}
-    if kind is slice:
-        return {"slice": [packed(value.start), packed(value.stop), packed(value.step)]}
-    if kind is range:
-        return {"range": [value.start, value.stop, value.step]}
-    if kind is dict:
-        return {"dict": [[packed(key), packed(item)] for key, item in value.items()]}
-    if callable(value):
-        return _packed_function(value)
-    raise NotPortableError(f"{value!r:.60} ({kind.__name__}) is neither a number, a string nor made of such")
-
-
-def _packed_function(function: Any) -> Any:
-    if isinstance(function, (BuiltinMethodType, MethodType)) and not isinstance(function.__self__, (ModuleType, type)):
-        return {"method": function.__name__, "of": packed(function.__self__)}
-    if isinstance(function, _MAKERS):
-        return _packed_call(function)
-    module, path = getattr(function, "__module__", None) or "builtins", getattr(function, "__qualname__", "")
-    # `str.split` does not know its module, but its owner does.
-    if not path or "<" in path or _found(module, path) is not function:
-        raise NotPortableError(
-            f"{function!r:.60} cannot be found by its name. Write it with `def` at the top of a module that needs no torch"
-        )
-    return {"function": f"{module}:{path}"}
-
-
-def _packed_call(function: Any) -> Any:
-    if isinstance(function, functools.partial):
-        return {
-            "call": "functools:partial",
-            "args": [packed(item) for item in (function.func, *function.args)],
-            "kwargs": packed(function.keywords),
-        }
-    maker, args = function.__reduce__()[:2]
-    return {"call": f"operator:{maker.__name__}", "args": [packed(item) for item in args], "kwargs": packed({})}
-
-
-def unpacked(value: Any) -> Any:
-    if isinstance(value, _PLAIN):
-        return value
-    ((kind, content),) = list(value.items())[:1]
-    if kind in _CONTAINERS:
-        return _CONTAINERS[kind](map(unpacked, content))
+    kind, content = next(iter(value.items()))
+    if kind in CONTAINERS:
+        return CONTAINERS[kind]([unpacked(item, modules) for item in content])
     if kind == "slice":
-        return slice(*map(unpacked, content))
+        return slice(*content)
     if kind == "range":
         return range(*content)
     if kind == "dict":
-        return {unpacked(key): unpacked(item) for key, item in content}
+        return {unpacked(key, modules): unpacked(item, modules) for key, item in content}
     if kind == "method":
-        return getattr(unpacked(value["of"]), content)
-    if kind == "call":
-        return _imported(content)(*map(unpacked, value["args"]), **unpacked(value["kwargs"]))
-    return _imported(content)
+        return getattr(unpacked(value["of"], modules), _checked(content, content in METHODS))
+    if kind == "made_by":
+        args = [unpacked(item, modules) for item in value["args"]]
+        return _maker(content, args)(*args, **unpacked(value["kwargs"], modules))
+    if kind == "expression":
+        return function_of(content, value["argument"], unpacked(value["constants"]))
+    return imported(content, modules)
 
 
-def _imported(name: str) -> Callable[..., Any]:
+def _maker(name: str, args: Sequence[Any]) -> Callable[..., Any]:
+    makers = {"itemgetter": True, "partial": True, "attrgetter": not any("__" in str(arg) for arg in args)}
+    makers["methodcaller"] = bool(args) and args[0] in METHODS
+    _checked(name, makers.get(name, False))
+    return functools.partial if name == "partial" else getattr(operator, name)
+
+
+def _checked(name: str, allowed: bool) -> str:
+    if not allowed:
+        raise ExportedFileError(f"the program of this file calls {name}, which no program of a file may call")
+    return name
+
+
+def imported(name: str, modules: Sequence[str]) -> Callable[..., Any]:
+    """A function by its module and its path in that."""
     module, _, path = name.partition(":")
+    owner, _, method = path.partition(".")
+    if module == "builtins":
+        _checked(path, owner in FUNCTIONS and (not method or method in METHODS))
+    elif module not in modules:
+        raise ExportedFileError(
+            f"the program of this file calls {path} of the module {module}. If you know what that does, allow it: "
+            f"`Model(path, modules=[{module!r}])`, or `foldloom predict --allow {module}`"
+        )
     try:
-        found = _found(module, path)
+        found = find(module, path)
     except ImportError as error:
         raise ExportedFileError(
             f"the program of this file calls {path} of {module}, which cannot be imported here: {error}. Install it, or put it on the path"
@@ -96,7 +75,7 @@ def _imported(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _found(module: str, path: str) -> Any:
+def find(module: str, path: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part, None)

@@ -36,8 +36,8 @@ def _makes(kind: str) -> Callable[[Callable[[dict[str, Any], Blocks], Run]], Cal
 class BlockProgram:
     """The described blocks as a function of one example, which leaves its calls in a recorder."""
 
-    def __init__(self, described: dict[str, Any], description: Description) -> None:
-        self._described = described["blocks"]
+    def __init__(self, described: dict[str, Any], description: Description, modules: Sequence[str]) -> None:
+        self._described = [{**block, "modules": modules} for block in described["blocks"]]
         self._description = description
         self._runs: list[Run | None] = [None] * len(self._described)
         self._metrics: dict[str, bool] = described["metrics"]
@@ -117,7 +117,7 @@ def _pipe(block: dict[str, Any], blocks: Blocks) -> Run:
 
 @_makes("record")
 def _record(block: dict[str, Any], blocks: Blocks) -> Run:
-    fields = [(_getter(block, unpacked(key)), blocks(number)) for key, number in block["fields"]]
+    fields = [(_getter(block, unpacked(key, block["modules"])), blocks(number)) for key, number in block["fields"]]
     return lambda recorder, value: tuple([run(recorder, get(value)) for get, run in fields])
 
 
@@ -150,7 +150,7 @@ def _reader(sources: Sequence[int]) -> Callable[[Sequence[Any]], Any]:
 
 @_makes("get_item")
 def _get_item(block: dict[str, Any], blocks: Blocks) -> Run:
-    get = _getter(block, unpacked(block["key"]))
+    get = _getter(block, unpacked(block["key"], block["modules"]))
     return lambda recorder, value: get(value)
 
 
@@ -364,13 +364,13 @@ def _array(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
 
 @_makes("transform")
 def _transform(block: dict[str, Any], blocks: Blocks) -> Run:
-    function = unpacked(block["function"])
+    function = unpacked(block["function"], block["modules"])
     return lambda recorder, value: function(value)
 
 
 @_makes("one_hot")
 def _one_hot(block: dict[str, Any], blocks: Blocks) -> Run:
-    elements = unpacked(block["elements"])
+    elements = unpacked(block["elements"], block["modules"])
     rows = dict(zip(elements, np.eye(len(elements), dtype=block["dtype"]), strict=True))
     zeros = None if block["strict"] else np.zeros(len(elements), block["dtype"])
 
@@ -387,7 +387,7 @@ def _one_hot(block: dict[str, Any], blocks: Blocks) -> Run:
 def _one_of(block: dict[str, Any], blocks: Blocks) -> Run:
     key_of = blocks(block["key"])
     pre = None if block["pre"] is None else blocks(block["pre"])
-    cases = {unpacked(key): blocks(number) for key, number in block["cases"]}
+    cases = {unpacked(key, block["modules"]): blocks(number) for key, number in block["cases"]}
 
     def run(recorder: Recorder, value: Any) -> Any:
         key = key_of(recorder, value)
