@@ -223,7 +223,9 @@ class Recorder(Signatures):
             kinds = tuple(map(type, kwargs.values()))
             if not _NOT_PLAIN.isdisjoint(kinds):
                 return self._first_call(function, tuple(args), kwargs)[0]
-            key += (tuple(kwargs), kinds, *[value or repr(value) for value in kwargs.values()])
+            key += (tuple(kwargs), kinds)
+            # Kinds tell 0 from False; only a float has two zeros, which are equal.
+            key += kwargs.values() if float not in kinds else [repr(v) if v == 0.0 else v for v in kwargs.values()]
         for arg in args:
             kind = type(arg)
             if kind is tuple or kind is list:
@@ -257,9 +259,13 @@ class Recorder(Signatures):
             return self._call_unknown(frozen, function, tuple(args), kwargs, is_ragged)
         if is_ragged:
             return self._call_known_ragged(known, function, tuple(args), kwargs)
-        if known.shares_with is not None:
+        if known.shares_with is None:
+            return self._add_node(known, operands, depth + 1)
+        if known.is_operand or known.shares_with or type(args[0]) is not LazyTensor:
             return self._call_known_view(known, function, tuple(args), kwargs)
-        return self._add_node(known, operands, depth + 1)
+        result = self._add_node(known, operands, depth + 1)
+        note_views(function, tuple(args), kwargs, result, args[0])
+        return result
 
     def _call_unknown(
         self, key: tuple[Any, ...], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ragged: bool
