@@ -13,7 +13,7 @@ from torch import nn
 
 import foldloom as fl
 from tests.law import assert_same, loss_of, weight_grads_collected
-from tests.models import TreeLSTM, random_trees
+from tests.tree_lstm import TreeLSTM, random_trees
 
 
 @pytest.fixture(params=[True, False], ids=["weights collected", "weights ordinary"])

@@ -14,7 +14,7 @@ from torch import nn
 
 import foldloom as fl
 from foldloom import errors
-from tests.models import TreeLSTM, random_trees
+from tests.tree_lstm import TreeLSTM, random_trees
 
 HERE = re.escape(__file__)
 double = fl.cell(lambda x: 2 * x)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import foldloom as fl
 from foldloom.execution import pool, weight_grads
 from tests.law import check_law, weight_grads_collected
-from tests.models import TreeLSTM, random_trees
+from tests.tree_lstm import TreeLSTM, random_trees
 
 
 def test_a_step_calls_its_cell_once_for_all_members() -> None:

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import foldloom as fl
 from tests.law import check_law, weight_grads_collected
-from tests.models import TreeLSTM, random_trees
+from tests.tree_lstm import TreeLSTM, random_trees
 
 
 def vector(*shape: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ from foldloom.execution import run_one_by_one
 from foldloom.lazy.cell import find_cell
 from foldloom.recording import merge_recordings
 from tests.law import assert_same, gradients
-from tests.models import TreeLSTM, random_trees
+from tests.tree_lstm import TreeLSTM, random_trees
 
 TREES = random_trees(12)
 

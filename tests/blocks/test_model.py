@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import foldloom as fl
 from foldloom import blocks as fb
 from tests.law import SCHEDULERS, assert_same, check_law, gradients
-from tests.models import Leaf, Merge, TreeLSTM, random_trees
+from tests.tree_lstm import Leaf, Merge, TreeLSTM, random_trees
 
 
 class NestedMerge(Merge):
