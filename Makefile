@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/demo
 	$(BIN)/python examples/arithmetic_sign.py
 
-test: $(VENV)/dev
+test: $(VENV)/dev $(VENV)/browser
 	$(BIN)/python -m pytest
 
 check: $(VENV)/dev
@@ -32,6 +32,13 @@ views: $(VENV)/demo
 $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+# The page of fl.show is tried in Debian's Chromium. Where it can be had by asking, it is; elsewhere those tests say so and skip.
+$(VENV)/browser: $(VENV)/dev
+	if ! command -v chromedriver > /dev/null && command -v apt-get > /dev/null && test "$$(id -u)" = 0; then \
+		(apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver) > /dev/null \
+		|| echo "Chromium could not be installed: tests of pages will skip"; fi
 	touch $@
 
 clean:
