@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 import re
 
 from foldloom.data.brackets import Bracket, parse_brackets
@@ -35,6 +36,32 @@ class ArithmeticReader(Reader[Expression]):
         return expression
 
 
+def made_expressions(count: int, seed: int, *, most: int = 5, largest: int = 10) -> list[Expression]:
+    """Different sums and differences of two to ``most`` numbers, each from ``-largest`` to ``largest``.
+
+    >>> print(made_expressions(1, seed=0)[0])
+    ( + ( ( + ( -2 ( + ( ( - ( -1 5 ) ) 8 ) ) ) ) -1 ) )
+    """
+    source = random.Random(seed)
+    found: dict[str, Expression] = {}
+    while len(found) < count:
+        expression = _made(source, source.randint(2, most), largest)
+        found[str(expression)] = expression
+    return list(found.values())
+
+
+def _made(source: random.Random, numbers: int, largest: int) -> Expression:
+    if numbers == 1:
+        return Expression(source.randint(-largest, largest))
+    split = source.randint(1, numbers - 1)
+    left, right = _made(source, split, largest), _made(source, numbers - split, largest)
+    return _applied(source.choice("+-"), left, right)
+
+
+def _applied(sign: str, left: Expression, right: Expression) -> Expression:
+    return Expression(OPERATORS[sign](left.value, right.value), sign, (left, right))
+
+
 def _is_true(said: str, expression: Expression) -> bool:
     if said in _SIGNS:
         return _SIGNS[said] == expression.sign
@@ -54,7 +81,6 @@ def _expression_of(item: str | Bracket) -> Expression:
         return Expression(int(item))
     match item.items:
         case [str(sign), Bracket(items=[left, right])] if sign in OPERATORS:
-            children = (_expression_of(left), _expression_of(right))
-            return Expression(OPERATORS[sign](children[0].value, children[1].value), sign, children)
+            return _applied(sign, _expression_of(left), _expression_of(right))
     known = ", ".join(OPERATORS)
     raise DataError(f"expected `( operator ( left right ) )` with an operator of {known}")

@@ -101,7 +101,8 @@ class TransitionParser(ForOneExample):
         # The root is a word of its own, with a tag of its own.
         self.root_word, self.root_tag = words, tags
         self.word = cell(WordVector(words + 1, tags + 1, embedding, tag_embedding, dropout))
-        self.nothing = nn.Parameter(torch.randn(2 * hidden) * 0.1)
+        # A table of one row, and not a weight, so that what stands for a missing word is a value like those of words.
+        self.nothing = cell(nn.Embedding(1, 2 * hidden))
         self.dropout = nn.Dropout(dropout)
         self.context = nn.LSTM(
             embedding + tag_embedding, hidden, layers, bidirectional=True, dropout=dropout if layers > 1 else 0.0
@@ -119,13 +120,14 @@ class TransitionParser(ForOneExample):
         return table
 
     def read(self, sentence: NumberedSentence) -> list[torch.Tensor]:
-        """A vector for each word where it stands, and one for the root, which comes last."""
+        """A vector for each word where it stands, one for the root, and the last one for words that are missing."""
         words, tags = (*sentence.words, self.root_word), (*sentence.tags, self.root_tag)
         states, _ = self.context(torch.stack([self.word(*both) for both in zip(words, tags, strict=True)]))
-        return list(self.dropout(states))
+        return [*self.dropout(states), self.nothing(0)]
 
-    def features(self, at: Configuration, states: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [self.nothing if word is None else states[word] for word in at.looked_at()]
+    @staticmethod
+    def features(at: Configuration, states: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [states[-1 if word is None else word] for word in at.looked_at()]
 
     @staticmethod
     def choose(scores: torch.Tensor, legal: list[int]) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from foldloom.lazy import cell
+from foldloom.lazy import cell, lift
 from foldloom.models.training import UNLABELLED, Batch, ForOneExample, last_rows, total_cross_entropy
 from foldloom.models.tree_classifier import NumberedTree
 from foldloom.models.tree_lstm import State
@@ -108,7 +108,7 @@ class SPINN(ForOneExample):
         words = [self.word(node[1]) for node in nodes if len(node) == 2]
         weight = self.predict_transition.weight
         nothing, untracked = (
-            torch.zeros(size, dtype=weight.dtype, device=weight.device) for size in (self.hidden, self.tracking)
+            lift(torch.zeros(size, dtype=weight.dtype, device=weight.device)) for size in (self.hidden, self.tracking)
         )
         tracking: State = (untracked, untracked)
         buffer, stack = words[::-1], list[State]()

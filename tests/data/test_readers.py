@@ -13,6 +13,7 @@ import pytest
 
 from foldloom import data
 from foldloom.data import reading
+from foldloom.data.arithmetic import made_expressions
 from foldloom.errors import FoldloomError
 
 CONLLU = """# text = She cannot
@@ -150,6 +151,14 @@ def test_arithmetic() -> None:
     assert (signed.value, signed.sign, valued.value, bare.sign, number.value) == (-9, -1, -9, 0, 0)
     assert [part.value for part in signed] == [1, 2, 5, 10, -9]
     assert data.ArithmeticReader().parse(str(signed)) == signed
+
+
+def test_made_expressions() -> None:
+    made = made_expressions(50, seed=1, most=4, largest=3)
+    assert len({str(expression) for expression in made}) == 50
+    assert list(data.ArithmeticReader([f"{expression.value}\t{expression}" for expression in made])) == made
+    assert made == made_expressions(50, seed=1, most=4, largest=3) != made_expressions(50, seed=2, most=4, largest=3)
+    assert {sum(part.operator is None for part in expression) for expression in made} == {2, 3, 4}
 
 
 @pytest.mark.parametrize(
