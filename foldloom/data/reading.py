@@ -38,7 +38,12 @@ class Reader(ABC, Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         with opened(self.source) as (name, lines):
-            yield from self._items(name, self.pieces(lines))
+            try:
+                yield from self._items(name, self.pieces(lines))
+            except DataError as error:
+                if error.source is not None:
+                    raise
+                raise DataError(error.problem, name, error.line) from error
 
     def _items(self, name: str, pieces: Iterable[Piece]) -> Iterator[Item]:
         for line, text in pieces:

@@ -1,4 +1,6 @@
-"""Feed-forward attention (Raffel and Ellis 2015): a sequence of states as their mean, weighted by a softmax of learned scores.
+"""Feed-forward attention: a sequence of states as their mean, weighted by a softmax of learned scores.
+
+Raffel, Ellis, "Feed-Forward Networks with Attention Can Solve Some Long-Term Memory Problems", ICLR 2016 workshop.
 
 The softmax is taken pair by pair, each partial sum relative to the largest score in it, so that it is exact, never overflows,
 and takes as many steps as the logarithm of the longest sequence, whatever the lengths of the others.

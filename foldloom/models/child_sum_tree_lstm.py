@@ -105,7 +105,7 @@ class ChildSumTreeLSTM(ForOneExample):
         *,
         embedding: int = 64,
         hidden: int = 128,
-        dropout: float = 0.0,
+        dropout: float = 0.1,
         recurrent_dropout: float = 0.0,
     ) -> None:
         super().__init__()

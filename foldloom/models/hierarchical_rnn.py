@@ -1,4 +1,8 @@
-"""A text as characters in words in sentences, each level with a recurrent network of its own."""
+"""A text as characters in words in sentences, each level with a recurrent network of its own.
+
+Li, Luong, Jurafsky, "A Hierarchical Neural Autoencoder for Paragraphs and Documents", ACL 2015, its encoder, with the characters of
+words below it as in Ling et al., "Finding Function in Form", EMNLP 2015; GRUs in place of LSTMs.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class TransitionParser(ForOneExample):
         hidden: int = 125,
         layers: int = 2,
         scorer: int = 100,
-        dropout: float = 0.0,
+        dropout: float = 0.33,
         explore: bool = False,
     ) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ class Tagger(ForOneExample):
         spelling: int = 64,
         hidden: int = 128,
         layers: int = 1,
-        dropout: float = 0.0,
+        dropout: float = 0.33,
     ) -> None:
         super().__init__()
         self.character = nn.Embedding(characters, character_embedding) if characters else None

@@ -97,8 +97,10 @@ class TreeClassifier(Trainable):
         return self.classify(self.dropout(rows.values)), rows.labels
 
     def total_loss(self, results: fb.MetricRows) -> torch.Tensor:
+        assert isinstance(results.labels, torch.Tensor), "labels are numbers"
         scores = self.classify(self.dropout(results.values))
-        return F.cross_entropy(scores, results.labels, ignore_index=UNLABELLED, reduction="sum")  # type: ignore[arg-type]
+        labels = results.labels.to(scores.device)
+        return F.cross_entropy(scores, labels, ignore_index=UNLABELLED, reduction="sum")
 
     def predict(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():

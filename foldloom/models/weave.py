@@ -1,4 +1,6 @@
-"""Weave graph convolutions over molecules (Kearnes et al. 2016).
+"""Weave graph convolutions over molecules.
+
+Kearnes, McCloskey, Berndl, Pande, Riley, "Molecular Graph Convolutions: Moving Beyond Fingerprints", 2016.
 
 A molecule is its atoms, each a vector, and for each atom the features of its pairs with all atoms. One convolution makes new atoms
 of atoms and the pairs that they are in, and new pairs of pairs and the two atoms of each.

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from foldloom.data.molecules import ATOM_FEATURES, PAIR_FEATURES
 from foldloom.data.structures import Molecule
 from foldloom.lazy import cell
 from foldloom.models.training import Batch, ForOneExample
@@ -62,14 +63,14 @@ class WeaveNetwork(ForOneExample):
         self,
         targets: Sequence[str],
         *,
-        atom_features: int,
-        pair_features: int,
+        atom_features: int = ATOM_FEATURES,
+        pair_features: int = PAIR_FEATURES,
         classes: bool = False,
         size: int = 64,
         layers: int = 2,
         summary: int = 128,
         farthest: int = 2,
-        dropout: float = 0.0,
+        dropout: float = 0.1,
         mean: Sequence[float] = (0.0,),
         spread: Sequence[float] = (1.0,),
     ) -> None:

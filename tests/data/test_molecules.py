@@ -61,5 +61,5 @@ def test_malformed_tables(line: str, message: str) -> None:
 
 
 def test_columns_that_are_not_there() -> None:
-    with pytest.raises(data.DataError, match="line 1: expected columns smiles, z, but there are x, y"):
+    with pytest.raises(data.DataError, match=r"^input, line 1: expected columns smiles, z, but there are x, y"):
         list(data.MoleculeReader(["x,y", "1,C"], targets=["z"]))
