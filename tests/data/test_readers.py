@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,10 @@ def test_word_vectors(tmp_path: Path) -> None:
     assert (table == vectors.for_vocabulary(data.Vocabulary(["Good", "ugly", "bad"]))).all()
     with pytest.raises(data.DataError, match="a row for each of 1 words"):
         data.WordVectors(["a"], np.zeros((2, 2), np.float32))
+
+
+def test_readers_need_no_torch() -> None:
+    """Nor do they need what only some of them read with, before they read it."""
+    for path in Path(data.__file__).parent.glob("*.py"):
+        imported = re.findall(r"^(?:import|from) (\w+)", path.read_text(), re.MULTILINE)
+        assert not {"torch", "conllu", "rdkit"} & set(imported)
