@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import blocks, cost_per_node, on_the_fly, operators, recording, step_size, tree_lstm, views
+from benchmarks import blocks, cost_per_node, export, on_the_fly, operators, recording, step_size, tree_lstm, views
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Every figure that the README claims.")
     commands = parser.add_subparsers(required=True)
-    for module in (tree_lstm, blocks, on_the_fly, operators, recording, cost_per_node, step_size, views):
+    for module in (tree_lstm, blocks, on_the_fly, operators, recording, cost_per_node, step_size, views, export):
         module.add_command(commands)
     options = parser.parse_args()
     options.run(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,10 @@ from foldloom.runtime import predicting
 def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] != ["predict"]:
+        if importlib.util.find_spec("torch") is None:
+            sys.exit(
+                "foldloom: without torch there is only `foldloom predict --model FILE`; all else needs `pip install torch`"
+            )
         from foldloom import cli
 
         cli.main(given)

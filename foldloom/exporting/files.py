@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from torch.export import Dim, ExportedProgram
 
 from foldloom.blocks.model import Model
 from foldloom.errors import ExportError
-from foldloom.exporting.model import StaticModel, static_model
-from foldloom.runtime.description import KEY, Array
+from foldloom.exporting.model import StaticModel, dynamic_dims, static_model
+from foldloom.runtime.description import KEY
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
 
@@ -30,47 +30,40 @@ def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] 
     show what it calls: which cells, with which types and settings, and in which order. The model is exported as it is in evaluation
     mode. `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
     """
-    suffix = Path(path).suffix
-    if suffix not in _SUFFIXES:
-        raise ExportError(
-            f"fl.export writes .onnx and .pt2, and cannot tell which {str(path)!r} is to be: end its name so"
-        )
+    export_to(model, [path], examples)
+
+
+def export_to(model: Callable[..., Any], paths: Sequence[str | Path], examples: Sequence[Any] = ()) -> None:
+    """The same as several files: most of the time goes into what they share."""
+    for path in paths:
+        if Path(path).suffix not in _SUFFIXES:
+            raise ExportError(
+                f"fl.export writes .onnx and .pt2, and cannot tell which {str(path)!r} is to be: end its name so"
+            )
     with _evaluating(model), torch.no_grad():
         static = static_model(model, examples)
         program = exported_program(static)
-        if suffix == ".onnx":
-            _write_onnx(program, static, Path(path))
-        else:
-            torch.export.save(program, path, extra_files={KEY: static.description.to_json()})
+        for path in paths:
+            if Path(path).suffix == ".onnx":
+                _write_onnx(program, static, Path(path))
+            else:
+                torch.export.save(program, path, extra_files={KEY: static.description.to_json()})
     if isinstance(model, Model) and static.description.program is None:
         warnings.warn(
-            f"{path} runs, but does not say how examples become calls of its cells, so foldloom.runtime cannot be given examples: "
+            f"{paths[0]} runs, but does not say how examples become calls of its cells, so foldloom.runtime cannot be given examples: "
             f"{static.description.why}",
-            stacklevel=2,
+            stacklevel=3,
         )
 
 
 def exported_program(static: StaticModel) -> ExportedProgram:
     feeds = feeds_of(Recorder(static.description))
     tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
+    extents = tuple([dict.fromkeys(dims, Dim.DYNAMIC) for dims in dynamic_dims(feeds)])
     try:
-        return torch.export.export(static.graph, tensors, dynamic_shapes=(dynamic_extents(feeds),), strict=True)
+        return torch.export.export(static.graph, tensors, dynamic_shapes=(extents,), strict=True)
     except Exception as error:
         raise ExportError(f"the static graph cannot be exported by torch: {_first_line(error)}") from error
-
-
-def dynamic_extents(feeds: Mapping[str, Array]) -> tuple[dict[int, Any] | None, ...]:
-    """For each input, which of its extents differ from batch to batch."""
-    return tuple([dict.fromkeys(_dynamic_dims(name, feed), Dim.DYNAMIC) for name, feed in feeds.items()])
-
-
-def _dynamic_dims(name: str, feed: Array) -> Sequence[int]:
-    kind = name.partition("_")[0]
-    if kind in ("arena", "output"):
-        return (0,)
-    if kind == "index":  # (round,) slot, member
-        return (0, 2) if feed.ndim == 3 else (1,)
-    return range(feed.ndim)
 
 
 def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from foldloom.lazy import record
 from foldloom.lazy.cell import find_cell
 from foldloom.lazy.operations import is_function
 from foldloom.recording import Recording
-from foldloom.runtime.description import Description
+from foldloom.runtime.description import Array, Description
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
@@ -30,6 +30,20 @@ _CODE = (
     "the model was Python code. Give `Model(path, program=function)` a function of the model and one example that needs no torch, such as its "
     "forward if that calls cells alone"
 )
+
+
+def dynamic_dims(feeds: Mapping[str, Array]) -> list[Sequence[int]]:
+    """For each input of a static graph, which of its extents differ from batch to batch."""
+    return [_dynamic_dims(name, feed) for name, feed in feeds.items()]
+
+
+def _dynamic_dims(name: str, feed: Array) -> Sequence[int]:
+    kind = name.partition("_")[0]
+    if kind in ("arena", "output"):
+        return (0,)
+    if kind == "index":  # (round,) slot, member
+        return (0, 2) if feed.ndim == 3 else (1,)
+    return range(feed.ndim)
 
 
 class StaticBatch(NamedTuple):
@@ -59,7 +73,14 @@ class StaticModel:
         recorder = Recorder(self.description)
         results = [result for example in examples for result in replayed(self._recorded(example), recorder)]
         places = [asked_for(recorder, result) for result in results]
-        return StaticBatch(tuple([torch.from_numpy(feed) for feed in feeds_of(recorder).values()]), places)
+        feeds = feeds_of(recorder)
+        tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
+        for tensor, dims in zip(tensors, dynamic_dims(feeds), strict=True):
+            # The compiler would take an extent for fixed until it meets another one, and then compile again.
+            torch._dynamo.mark_dynamic(tensor, list(dims))
+            # A loop that begins with what needs no gradient gives none to what its later rounds read of its earlier ones.
+            tensor.requires_grad_(tensor.is_floating_point() and torch.is_grad_enabled())
+        return StaticBatch(tensors, places)
 
 
 def static_model(model: Callable[..., Any], examples: Sequence[Any] = ()) -> StaticModel:

@@ -63,11 +63,8 @@ class StaticGraph(torch.nn.Module):
         types = range(len(self.description.types))
         arenas = [given[f"arena_{type}"] for type in types]
         for number, stage in enumerate(self.description.stages):
-            arenas = self._loop(number, stage, given, arenas) if stage.loop else self._once(stage, given, arenas)
+            arenas = self._loop(number, stage, given, arenas) if stage.loop else self._written(stage, given, arenas)
         return tuple([arenas[type].index_select(0, given[f"output_{type}"]) for type in types])
-
-    def _once(self, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:
-        return self._written(stage, given, arenas)
 
     def _loop(self, number: int, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:
         carried = sorted({type for op in stage.ops for type in self.description.ops[op].outputs})
@@ -90,7 +87,8 @@ class StaticGraph(torch.nn.Module):
         _, *last = while_loop(is_left, run, (start, *[arenas[type] for type in carried]))
         result = list(arenas)
         for type, arena in zip(carried, last, strict=True):
-            result[type] = arena
+            # Where gradients are wanted, a loop gives the last row of a stack whose height nobody knows: the next loop cannot take that.
+            result[type] = arena.clone()
         return result
 
     def _written(self, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:

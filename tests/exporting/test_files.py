@@ -18,6 +18,7 @@ from torch import nn
 import foldloom as fl
 from foldloom import blocks as fb
 from foldloom.errors import ExportedFileError, ExportError
+from foldloom.exporting.files import export_to
 from foldloom.exporting.stages import stages_of
 from foldloom.runtime import Model
 from foldloom.runtime.description import FORMAT, KEY, Description, Stage
@@ -66,8 +67,7 @@ def test_unseen_shapes(name: str, tmp_path: Path) -> None:
     """One export, no example shown; then 200 examples: together, alone, and through torch.export."""
     torch.manual_seed(0)
     model, unseen = EXPORTED[name].make(), EXPORTED[name].examples(UNSEEN, seed=1)
-    fl.export(model, tmp_path / "model.onnx")
-    fl.export(model, tmp_path / "model.pt2")
+    export_to(model, [tmp_path / "model.onnx", tmp_path / "model.pt2"])
     expected = [model.one_example(example) for example in unseen]
     exported = Model(tmp_path / "model.onnx")
     assert_equal_results(exported(unseen), expected)
@@ -75,10 +75,26 @@ def test_unseen_shapes(name: str, tmp_path: Path) -> None:
     assert_equal_results(Model(tmp_path / "model.pt2")(unseen), expected)
 
 
-def test_labels_stand_beside_the_rows_of_metrics(tmp_path: Path) -> None:
-    model, (example,) = binary_tree_lstm(), EXPORTED["binary Tree-LSTM"].examples(1, seed=3)
-    fl.export(model, tmp_path / "model.onnx")
-    ((_, metrics),) = Model(tmp_path / "model.onnx")([example])
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[fb.Model, Path]:
+    """A model, and its file."""
+    model, path = binary_tree_lstm(), tmp_path_factory.mktemp("tree") / "model.onnx"
+    fl.export(model, path)
+    return model, path
+
+
+@pytest.fixture(scope="module")
+def negated_length(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a model that calls a function of Python's."""
+    path = tmp_path_factory.mktemp("length") / "model.onnx"
+    fl.export(fb.compile(fb.InputTransform(len) >> fb.Scalar() >> fb.Function(torch.neg)), path)
+    return path
+
+
+def test_labels_stand_beside_the_rows_of_metrics(tree: tuple[fb.Model, Path]) -> None:
+    model, path = tree
+    (example,) = EXPORTED["binary Tree-LSTM"].examples(1, seed=3)
+    ((_, metrics),) = Model(path)([example])
     assert [label for _, label in metrics["shown"]] == [label for _, label in model.one_example(example)[1]["shown"]]
 
 
@@ -137,15 +153,17 @@ def test_code_that_calls_cells(tmp_path: Path) -> None:
     assert_equal_results(Model(tmp_path / "model.onnx", tree_of_cells)(trees), expected)
 
 
-@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-def test_plain_code_over_rows(suffix: str, tmp_path: Path) -> None:
+def test_plain_code_over_rows(tmp_path: Path) -> None:
     source = random.Random(0)
     trees = [dependency_tree(source) for _ in range(60)]
     model = PlainChildSum()
-    fl.export(model, tmp_path / f"model.{suffix}", trees[:5])
+    paths = [tmp_path / "model.onnx", tmp_path / "model.pt2"]
+    export_to(model, paths, trees[:5])
     recordings = [fl.record(model, tree) for tree in trees]
     with torch.no_grad():
-        assert_equal_results(Model(tmp_path / f"model.{suffix}")(recordings), fl.one_by_one(model)(trees))
+        expected = fl.one_by_one(model)(trees)
+    for path in paths:
+        assert_equal_results(Model(path)(recordings), expected)
 
 
 def test_settings_tell_calls_apart(tmp_path: Path) -> None:
@@ -184,7 +202,7 @@ def test_stages() -> None:
     assert stages_of(2, {1: {0}, 0: {0}}) == (Stage((1,), False), Stage((0,), True))
 
 
-def test_loops_of_a_tagger_are_those_of_its_cells(tmp_path: Path) -> None:
+def test_loops_of_a_tagger_are_those_of_its_cells() -> None:
     description = fl.static_model(EXPORTED["tagger with characters"].make()).description
     loops = [[description.ops[op].label for op in stage.ops] for stage in description.stages if stage.loop]
     assert loops == [["Recurrent"]] * 4
@@ -216,9 +234,8 @@ def test_a_cell_that_cannot_be_traced_is_named(tmp_path: Path) -> None:
         fl.export(fb.compile(fb.Vector(4) >> fb.Function(odd)), tmp_path / "model.onnx")
 
 
-def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
-    fl.export(fb.compile(fb.Scalar() >> fb.Function(torch.neg)), tmp_path / "model.onnx")
-    model = onnx.load(tmp_path / "model.onnx")
+def test_a_file_of_another_version_says_so(negated_length: Path, tmp_path: Path) -> None:
+    model = onnx.load(negated_length)
     (entry,) = [entry for entry in model.metadata_props if entry.key == KEY]
     entry.value = json.dumps({**json.loads(entry.value), "format": FORMAT + 1, "version": "9.9"})
     onnx.save(model, tmp_path / "newer.onnx")
@@ -318,9 +335,8 @@ def test_functions_that_cannot_travel_are_named(tmp_path: Path) -> None:
         {"method": "format", "of": "{}"},
     ],
 )
-def test_a_file_cannot_call_what_it_likes(packed: Any, tmp_path: Path) -> None:
-    fl.export(fb.compile(fb.InputTransform(len) >> fb.Scalar() >> fb.Function(torch.neg)), tmp_path / "model.onnx")
-    model = onnx.load(tmp_path / "model.onnx")
+def test_a_file_cannot_call_what_it_likes(packed: Any, negated_length: Path, tmp_path: Path) -> None:
+    model = onnx.load(negated_length)
     (entry,) = [entry for entry in model.metadata_props if entry.key == KEY]
     content = json.loads(entry.value)
     (transform,) = [block for block in content["program"]["blocks"] if block["kind"] == "transform"]
@@ -358,13 +374,13 @@ def predicted(*arguments: str, lines: str) -> list[Any]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_predict_needs_no_torch(tmp_path: Path) -> None:
-    model, examples = binary_tree_lstm(), EXPORTED["binary Tree-LSTM"].examples(6, seed=2)
-    fl.export(model, tmp_path / "model.onnx")
+def test_predict_needs_no_torch(tree: tuple[fb.Model, Path]) -> None:
+    model, path = tree
+    examples = EXPORTED["binary Tree-LSTM"].examples(6, seed=2)
     lines = [json.dumps(example) for example in examples]
     lines[2:2] = ["nonsense", "[0]"]
     for batch in ("1", "5"):
-        found = predicted(str(tmp_path / "model.onnx"), "--batch", batch, lines="\n".join(lines))
+        found = predicted(str(path), "--batch", batch, lines="\n".join(lines))
         assert found[2]["error"].startswith("not a line of JSON")
         assert found[3]["error"] == "MissingKeyError: " + found[3]["error"].partition(": ")[2]
         assert (found[2]["line"], found[3]["line"]) == (3, 4)
