@@ -1923,6 +1923,11 @@ def test_refused_methods_say_what_to_do_instead() -> None:
             fl.batch(lambda x, call=call: call(x * 2))(vectors())
 
 
+def test_a_module_made_inside_the_function_is_refused() -> None:
+    with pytest.raises(fl.errors.ArgumentError, match=r"Make modules and parameters before(.|\n)*test_on_the_fly\.py"):
+        fl.batch(lambda x: nn.Linear(3, 2)(x))(vectors())
+
+
 def test_tensors_in_lists_are_values_of_the_example() -> None:
     examples = [[*vectors(2)], [*vectors(2)], [*vectors(2)]]
 

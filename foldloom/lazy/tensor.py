@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
 from foldloom.lazy.scope import scope
@@ -67,6 +68,15 @@ class LazyTensor:
     grad = grad_fn = None
     layout = torch.strided
     is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_leaf = is_mps = is_xpu = False
+
+    def _refuse_to_be_a_parameter(self, _: bool) -> None:
+        raise ArgumentError(
+            "a parameter is made inside the function given to fl.batch, of a value that is not computed yet. Make modules and parameters "
+            f"before, where an optimiser can find them\n  {self._recorder.where()}"
+        )
+
+    _is_param = property(fset=_refuse_to_be_a_parameter)
+    """What `nn.Parameter` sets on a tensor of a kind that it does not know."""
 
     @property
     def is_cuda(self) -> bool:
