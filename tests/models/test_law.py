@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -182,6 +183,19 @@ def test_recordings_serve_any_batch(name: str) -> None:
     for chosen in ([0, 1, 2], [3, 1]):
         planned = fl.plan([recordings[number] for number in chosen])
         assert_same(model.loss(planned), model.loss([examples[number] for number in chosen]))
+
+
+@every_model
+def test_kept_recordings_serve_another_instance(name: str) -> None:
+    """As after a restart: recordings from disk, and weights from a file that has every tensor once."""
+    model, examples = made(name)
+    kept = pickle.dumps([model.record(example) for example in examples])
+    weights = model.state_dict()
+    places = [tensor.data_ptr() for tensor in weights.values() if tensor.numel()]
+    assert len(places) == len(set(places))
+    other, _ = made(name)
+    other.load_state_dict(weights)
+    assert_same(other.loss(fl.plan(pickle.loads(kept))), model.loss(examples))
 
 
 @every_model
