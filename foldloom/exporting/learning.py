@@ -62,11 +62,11 @@ class Learned:
     def add_reader(self, maker: int, reader: int) -> None:
         self.readers.setdefault(maker, set()).add(reader)
 
-    def description(self, program: dict[str, Any] | None, why: str, version: str) -> Description:
+    def description(self, program: dict[str, Any] | None, why: str, version: str, parts: int) -> Description:
         return Description(
             types=tuple([TypeOf(type.shape, type.dtype) for type in self._types]),
             ops=tuple([self._described(op) for op in self.ops]),
-            stages=stages_of(len(self.ops), self.readers),
+            stages=stages_of(len(self.ops), self.readers, parts),
             program=program,
             why=why,
             version=version,

@@ -83,11 +83,13 @@ class StaticModel:
         return StaticBatch(tensors, places)
 
 
-def static_model(model: Callable[..., Any], examples: Sequence[Any] = ()) -> StaticModel:
+def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, parts: int = 1) -> StaticModel:
     """One graph, without a shape of its own, for all examples.
 
     ``model`` is a compiled block, whose cells and types are known, or a module or function of one example that never asks for a computed
     value, of which ``examples`` show what it calls. Blocks need examples only where their cells take extents that are not fixed.
+
+    A loop of several ``parts`` wastes less on rounds that are narrower than others, and takes longer to compile.
     """
     recorded = partial(_recorded, model)
     learned = Learned(model)
@@ -103,7 +105,7 @@ def static_model(model: Callable[..., Any], examples: Sequence[Any] = ()) -> Sta
         learned.add_recording(recorded(example))
     if not learned.ops:
         raise ExportError("the model calls no cell: there is nothing to export")
-    description = learned.description(program, why, __version__)
+    description = learned.description(program, why, __version__, parts)
     modules = [find_cell(op.key, model).module for op in learned.ops if not is_function(op)]
     named = named_weights(model, [module for module in modules if module is not None])
     graph = StaticGraph(description, [traced(op, model) for op in learned.ops], named)

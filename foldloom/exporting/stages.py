@@ -11,12 +11,13 @@ from collections.abc import Mapping, Set
 from foldloom.runtime.description import Stage
 
 
-def stages_of(count: int, readers: Mapping[int, Set[int]]) -> tuple[Stage, ...]:
-    """The stages of so many ops, where ``readers`` says which ops read what each of them makes."""
-    groups = _groups(count, readers)
-    return tuple(
-        [Stage(tuple(sorted(group)), len(group) > 1 or group[0] in readers.get(group[0], ())) for group in groups]
-    )
+def stages_of(count: int, readers: Mapping[int, Set[int]], parts: int = 1) -> tuple[Stage, ...]:
+    """The stages of so many ops, where ``readers`` says which ops read what each of them makes; loops in so many parts."""
+    stages = []
+    for group in _groups(count, readers):
+        loop = len(group) > 1 or group[0] in readers.get(group[0], ())
+        stages.append(Stage(tuple(sorted(group)), loop, parts if loop else 1))
+    return tuple(stages)
 
 
 def _groups(count: int, readers: Mapping[int, Set[int]]) -> list[list[int]]:

@@ -63,13 +63,19 @@ class StaticGraph(torch.nn.Module):
         types = range(len(self.description.types))
         arenas = [given[f"arena_{type}"] for type in types]
         for number, stage in enumerate(self.description.stages):
-            arenas = self._loop(number, stage, given, arenas) if stage.loop else self._written(stage, given, arenas)
+            if not stage.loop:
+                arenas = self._written(stage, given, arenas)
+                continue
+            for part in range(stage.parts):
+                arenas = self._loop(number, part, stage, given, arenas)
         return tuple([arenas[type].index_select(0, given[f"output_{type}"]) for type in types])
 
-    def _loop(self, number: int, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:
+    def _loop(
+        self, number: int, part: int, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]
+    ) -> list[Tensor]:
         carried = sorted({type for op in stage.ops for type in self.description.ops[op].outputs})
-        rounds = given[f"rounds_{number}"]
-        indices = {name: given[name] for op in stage.ops for name in self.description.index_names(op)}
+        rounds = given[f"rounds_{number}_{part}"]
+        indices = {name: given[f"{name}_{part}"] for op in stage.ops for name in self.description.index_names(op)}
 
         def is_left(round: Tensor, *_: Tensor) -> Tensor:
             return round < rounds

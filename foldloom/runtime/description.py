@@ -67,10 +67,11 @@ class OpOf:
 
 @dataclass(frozen=True)
 class Stage:
-    """Ops that run together: once, or in a loop because they feed each other."""
+    """Ops that run together: once, or in a loop because they feed each other. A loop has parts, which run one after the other."""
 
     ops: tuple[int, ...]
     loop: bool
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Description:
         return cls(
             types=tuple([TypeOf(tuple(type["shape"]), type["dtype"]) for type in content["types"]]),
             ops=tuple([OpOf(**{name: hashable(value) for name, value in op.items()}) for op in content["ops"]]),
-            stages=tuple([Stage(tuple(stage["ops"]), stage["loop"]) for stage in content["stages"]]),
+            stages=tuple([Stage(tuple(stage["ops"]), stage["loop"], stage["parts"]) for stage in content["stages"]]),
             program=content["program"],
             why=content["why"],
             version=content["version"],
@@ -117,14 +118,14 @@ class Description:
         """The inputs of the file, in order."""
         names = [f"arena_{number}" for number in range(len(self.types))]
         for number, stage in enumerate(self.stages):
-            if stage.loop:
-                names.append(f"rounds_{number}")
-            for op in stage.ops:
-                names += self.index_names(op)
+            for suffix in [f"_{part}" for part in range(stage.parts)] if stage.loop else [""]:
+                if stage.loop:
+                    names.append(f"rounds_{number}{suffix}")
+                names += [name + suffix for op in stage.ops for name in self.index_names(op)]
         return names + [f"output_{number}" for number in range(len(self.types))]
 
     def index_names(self, number: int) -> list[str]:
-        """The inputs that say which rows an op reads and writes.
+        """The inputs that say which rows an op reads and writes; in a loop, each part of it has its own, with the part's number at the end.
 
         ``index`` has a row of them for each operand and then for each output that is not ragged; for ragged ones ``rows`` and ``lengths`` say
         what is read, and ``made`` where it is written.

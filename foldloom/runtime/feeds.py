@@ -1,5 +1,8 @@
 """From what was recorded to the inputs of the file: arenas with what was given in them, and the rows of every call.
 
+A loop has as many places in each of its rounds as in the widest. Trees are wide at their leaves and narrow at the root, so a loop comes in a
+few parts, each as wide as its own widest round; where to part them is decided here, for every batch anew.
+
 Every extent is at least two, so that the file meets no extent it was not made for. Where a round has fewer calls of an op than another, its last
 call stands again in their place and what it makes goes to a row that nobody reads: numbers that are real, and so is what
 follows from them, where numbers made up could be outside of what a cell takes.
@@ -7,9 +10,11 @@ follows from them, where numbers made up could be outside of what a cell takes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from foldloom.runtime.description import Array, Description, OpOf
+from foldloom.runtime.description import Array, Description, OpOf, Stage
 from foldloom.runtime.recorder import NOTHING, SINK, Calls, Recorder
 
 LEAST = 2
@@ -21,12 +26,14 @@ def feeds_of(recorder: Recorder) -> dict[str, Array]:
     description = recorder.description
     feeds = {f"arena_{number}": _arena(recorder, number) for number in range(len(description.types))}
     for number, stage in enumerate(description.stages):
-        rounds = 0
-        if stage.loop:
-            rounds = max([max(recorder.calls[op].rounds, default=-1) + 1 for op in stage.ops])
-            feeds[f"rounds_{number}"] = np.array(rounds)
-        for op in stage.ops:
-            _add_calls(feeds, description, op, recorder.calls[op], max(rounds, LEAST) if stage.loop else 1, stage.loop)
+        calls = {op: _Sorted(description.ops[op], recorder.calls[op]) for op in stage.ops}
+        for part, (first, last) in enumerate(_parts(stage, list(calls.values()))):
+            suffix = f"_{part}" if stage.loop else ""
+            if stage.loop:
+                feeds[f"rounds_{number}{suffix}"] = np.array(last - first)
+            for op in stage.ops:
+                for name, feed in _indices(description, op, calls[op], first, last, stage.loop):
+                    feeds[name + suffix] = feed if stage.loop else feed[0]
     for number, rows in enumerate(recorder.outputs):
         feeds[f"output_{number}"] = np.array(rows + [NOTHING] * (LEAST - len(rows)), np.int64)
     return feeds
@@ -41,70 +48,105 @@ def _arena(recorder: Recorder, number: int) -> Array:
     return arena
 
 
-def _add_calls(
-    feeds: dict[str, Array], description: Description, number: int, calls: Calls, rounds: int, loop: bool
-) -> None:
+class _Sorted:
+    """All calls of an op, by their rounds."""
+
+    def __init__(self, op: OpOf, calls: Calls) -> None:
+        round = np.array(calls.rounds, np.int64)
+        order = np.argsort(round, kind="stable")
+        self.round = round[order]
+        slots = len(op.dense_inputs) + len(op.dense_outputs)
+        self.rows = np.array(calls.rows, np.int64).reshape(len(order), slots)[order]
+        self.lengths = [np.array(lengths, np.int64)[order] for lengths in calls.lengths]
+        self.ragged = [
+            _in_order(rows, lengths, order) for rows, lengths in zip(calls.ragged, calls.lengths, strict=True)
+        ]
+        # A ragged output has a row for each row of the last ragged operand.
+        self.made = [_in_order(rows, calls.lengths[-1], order) for rows in calls.made]
+
+
+def _in_order(rows: list[int], lengths: list[int], order: Array) -> Array:
+    """The rows of each call, calls in another order."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    parts = [rows[ends[call] - lengths[call] : ends[call]] for call in order.tolist()]
+    return np.array([row for part in parts for row in part], np.int64)
+
+
+def _parts(stage: Stage, calls: list[_Sorted]) -> list[tuple[int, int]]:
+    """From which round to which each part of a loop goes. A new one begins where all that is left is at most half as wide."""
+    if not stage.loop:
+        return [(0, 1)]
+    members = np.bincount(np.concatenate([sorted_calls.round for sorted_calls in calls]))
+    rounds = len(members)
+    left = np.maximum.accumulate(members[::-1])[::-1].tolist()
+    starts = [0]
+    for round, width in enumerate(left):
+        if len(starts) < stage.parts and 2 * width <= left[starts[-1]]:
+            starts.append(round)
+    starts += [rounds] * (stage.parts - len(starts))
+    return list(zip(starts, [*starts[1:], rounds], strict=True))
+
+
+def _indices(
+    description: Description, number: int, calls: _Sorted, first: int, last: int, loop: bool
+) -> Iterator[tuple[str, Array]]:
+    """The rows of the calls of some rounds: for each input its name and for each round a row of it."""
     op = description.ops[number]
+    begin, end = np.searchsorted(calls.round, (first, last)).tolist()
+    if begin == end and not op.ragged_inputs:
+        nothing = np.full((max(last - first, LEAST), calls.rows.shape[1], LEAST), NOTHING)
+        nothing[:, len(op.dense_inputs) :] = SINK
+        yield f"index_{number}", nothing
+        return
+    if not loop and not op.ragged_inputs:
+        index = np.repeat(calls.rows, LEAST, 0).T.copy() if end == 1 else np.ascontiguousarray(calls.rows.T)
+        index[len(op.dense_inputs) :, end:] = SINK
+        yield f"index_{number}", index[None]
+        return
     # The rows of a ragged operand that stand for nothing belong to a call that nobody asked for.
-    spare = 1 if op.ragged_inputs else 0
-    places = _Places(np.array(calls.rounds, np.int64), rounds, spare)
+    places = _Places(calls.round[begin:end] - first, max(last - first, LEAST), spare=1 if op.ragged_inputs else 0)
     if op.dense_inputs or op.dense_outputs:
-        index = _dense_rows(op, calls, places)
-        feeds[f"index_{number}"] = index if loop else index[0]
-    if op.ragged_inputs:
-        _add_ragged(feeds, op, number, calls, places, loop)
+        rows = np.full((end - begin + 1, calls.rows.shape[1]), NOTHING)
+        rows[:-1] = calls.rows[begin:end]
+        index = rows[places.calls]
+        index[~places.real, len(op.dense_inputs) :] = SINK
+        yield f"index_{number}", np.ascontiguousarray(index.transpose(0, 2, 1))
+    for slot, rows, lengths in zip(op.ragged_inputs, calls.ragged, calls.lengths, strict=True):
+        flat, of_call = places.ragged(_of_calls(rows, lengths, begin, end), lengths[begin:end], NOTHING)
+        yield f"rows_{number}_{slot}", flat
+        yield f"lengths_{number}_{slot}", of_call
+    for slot, rows in zip(op.ragged_outputs, calls.made, strict=True):
+        lengths = calls.lengths[-1]
+        yield f"made_{number}_{slot}", places.ragged(_of_calls(rows, lengths, begin, end), lengths[begin:end], SINK)[0]
 
 
-def _dense_rows(op: OpOf, calls: Calls, places: _Places) -> Array:
-    """For each round, slot and place, the row."""
-    slots = len(op.dense_inputs) + len(op.dense_outputs)
-    table = np.full((len(calls.rounds) + 1, slots), NOTHING)
-    table[:-1] = np.array(calls.rows, np.int64).reshape(-1, slots)
-    index = table[places.calls]
-    index[~places.real, len(op.dense_inputs) :] = SINK
-    return np.ascontiguousarray(index.transpose(0, 2, 1))
+def _of_calls(rows: Array, lengths: Array, begin: int, end: int) -> Array:
+    first = int(lengths[:begin].sum())
+    return rows[first : first + int(lengths[begin:end].sum())]
 
 
 class _Places:
     """Which call stands in each place of each round, and whether it is there for its own sake."""
 
     def __init__(self, round_of_call: Array, rounds: int, spare: int) -> None:
-        self.order = np.argsort(round_of_call, kind="stable")
-        self.counts = np.bincount(round_of_call, minlength=rounds)
-        ends = np.cumsum(self.counts)[:, None]
-        width = max(int(self.counts.max()) + spare, LEAST)
-        place = ends - self.counts[:, None] + np.arange(width)
+        counts = np.bincount(round_of_call, minlength=rounds)
+        ends = np.cumsum(counts)[:, None]
+        width = max(int(counts.max()) + spare, LEAST)
+        place = ends - counts[:, None] + np.arange(width)
         self.real = place < ends
         # Before the first call there is none to stand again: -1 is the row of nothing at the end of the table.
-        order = np.append(self.order, len(round_of_call))
-        self.calls = order[np.minimum(place, ends - 1)]
-        self.width = width
+        self.calls = np.minimum(place, ends - 1)
 
-
-def _add_ragged(feeds: dict[str, Array], op: OpOf, number: int, calls: Calls, places: _Places, loop: bool) -> None:
-    rows_of_calls = [np.array(lengths, np.int64) for lengths in calls.lengths]
-    for position, slot in enumerate(op.ragged_inputs):
-        rows, lengths = _ragged_rows(calls.ragged[position], rows_of_calls[position], places, NOTHING)
-        feeds[f"rows_{number}_{slot}"] = rows if loop else rows[0]
-        feeds[f"lengths_{number}_{slot}"] = lengths if loop else lengths[0]
-    for position, slot in enumerate(op.ragged_outputs):
-        # A ragged output has a row for each row of the last ragged operand.
-        rows, _ = _ragged_rows(calls.made[position], rows_of_calls[-1], places, SINK)
-        feeds[f"made_{number}_{slot}"] = rows if loop else rows[0]
-
-
-def _ragged_rows(rows: list[int], lengths: Array, places: _Places, spare: int) -> tuple[Array, Array]:
-    """The rows of each round, call after call; those left over are the last call's, which is none of anybody's."""
-    real_lengths = np.where(places.real, np.append(lengths, 0)[places.calls], 0)
-    totals = real_lengths.sum(1)
-    width = max(int(totals.max()), LEAST)
-    result = np.full((len(totals), width), spare)
-    starts = np.cumsum(lengths) - lengths
-    of_call = [rows[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
-    first = 0
-    for round, count in enumerate(places.counts.tolist()):
-        own = [row for call in places.order[first : first + count].tolist() for row in of_call[call]]
-        result[round, : len(own)] = own
-        first += count
-    real_lengths[:, -1] += width - totals
-    return result, real_lengths
+    def ragged(self, rows: Array, lengths: Array, spare: int) -> tuple[Array, Array]:
+        """The rows of each round, call after call, and how many each call has. Those left over are the last call's, which is
+        none of anybody's."""
+        of_call = np.where(self.real, np.append(lengths, 0)[self.calls], 0)
+        totals = of_call.sum(1)
+        width = max(int(totals.max()), LEAST)
+        ends = np.cumsum(totals)[:, None]
+        place = ends - totals[:, None] + np.arange(width)
+        is_real = place < ends
+        flat = np.full((len(totals), width), spare)
+        flat[is_real] = rows[place[is_real]]
+        of_call[:, -1] += width - totals
+        return flat, of_call

@@ -57,6 +57,11 @@ class Recorder:
     def __init__(self, description: Description) -> None:
         self.description = description
         self.calls = [Calls(op) for op in description.ops]
+        stages = [description.stage_of_op[number] for number in range(len(description.ops))]
+        self._known = [
+            (calls.rounds, calls.rows, op.outputs, stage)
+            for calls, op, stage in zip(self.calls, description.ops, stages, strict=True)
+        ]
         self.filled = [FIRST_ROW] * len(description.types)
         self.given: list[tuple[list[int], list[Any]]] = [([], []) for _ in description.types]
         self.outputs: list[list[int]] = [[] for _ in description.types]
@@ -70,15 +75,22 @@ class Recorder:
         """What the example that is being recorded has collected by name."""
 
     def call(self, number: int, operands: Sequence[Value]) -> list[Value]:
-        """One call of an op without ragged operands: its outputs."""
-        op, calls = self.description.ops[number], self.calls[number]
-        stage = self.description.stage_of_op[number]
-        calls.rounds.append(round := self._round(op, stage, operands))
-        rows, filled = calls.rows, self.filled
+        """One call of an op without ragged operands: its outputs. Written out, because it runs once for every node."""
+        rounds, rows, outputs, stage = self._known[number]
+        round = 0
         for operand in operands:
             rows.append(operand.row)
+            if operand.stage >= stage:
+                if operand.stage > stage:
+                    raise self._out_of_order(self.description.ops[number], operand)
+                if operand.round >= round:
+                    round = operand.round + 1
+        if round and not self.description.stages[stage].loop:
+            raise self._fed_itself(self.description.ops[number])
+        rounds.append(round)
+        filled = self.filled
         made = []
-        for type in op.outputs:
+        for type in outputs:
             row = filled[type]
             filled[type] = row + 1
             rows.append(row)
@@ -115,15 +127,15 @@ class Recorder:
                     round = operand.round + 1
             elif operand.stage > stage:
                 raise self._out_of_order(op, operand)
-        return round if self.description.stages[stage].loop else self._once(op, round)
-
-    def _once(self, op: OpOf, round: int) -> int:
-        if round:
-            raise ExportedFileError(
-                f"this example gives cell {op.label} what it made itself, which none of the examples did with which the model was "
-                "exported, so that the file runs it once. Export it with such an example among them: `fl.export(model, path, examples)`"
-            )
+        if round and not self.description.stages[stage].loop:
+            raise self._fed_itself(op)
         return round
+
+    def _fed_itself(self, op: OpOf) -> ExportedFileError:
+        return ExportedFileError(
+            f"this example gives cell {op.label} what it made itself, which none of the examples did with which the model was "
+            "exported, so that the file runs it once. Export it with such an example among them: `fl.export(model, path, examples)`"
+        )
 
     def _out_of_order(self, op: OpOf, operand: Value) -> ExportedFileError:
         later = " or ".join(self.description.ops[number].label for number in self.description.stages[operand.stage].ops)

@@ -22,7 +22,10 @@ from foldloom.exporting.files import export_to
 from foldloom.exporting.stages import stages_of
 from foldloom.runtime import Model
 from foldloom.runtime.description import FORMAT, KEY, Description, Stage
+from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.predicting import answers
+from foldloom.runtime.program import BlockProgram
+from foldloom.runtime.recorder import Recorder
 from tests.exporting.programs import (
     EXPORTED,
     PlainChildSum,
@@ -200,6 +203,24 @@ def test_stages() -> None:
     """Ops that feed each other run in one loop; the others once, makers before readers."""
     assert stages_of(4, {0: {1, 2}, 1: {2}, 2: {1, 3}}) == (Stage((0,), False), Stage((1, 2), True), Stage((3,), False))
     assert stages_of(2, {1: {0}, 0: {0}}) == (Stage((1,), False), Stage((0,), True))
+
+
+def test_parts_of_a_loop_are_as_wide_as_their_own_rounds() -> None:
+    """A full tree of 16 leaves has rounds of 8, 4, 2 and 1 calls: a new part begins where what is left is at most half as wide."""
+
+    def full(depth: int) -> Any:
+        return (0, 1) if depth == 0 else (0, full(depth - 1), full(depth - 1))
+
+    described = fl.static_model(binary_tree_lstm(), parts=3).description
+    assert described.program is not None
+    recorder = Recorder(described)
+    BlockProgram(described.program, described, [])(recorder, full(4))
+    feeds = feeds_of(recorder)
+    assert list(feeds) == described.input_names()
+    (loop,) = [number for number, stage in enumerate(described.stages) if stage.loop]
+    (op,) = described.stages[loop].ops
+    assert [int(feeds[f"rounds_{loop}_{part}"]) for part in range(3)] == [1, 1, 2]
+    assert [feeds[f"index_{op}_{part}"].shape for part in range(3)] == [(2, 6, 8), (2, 6, 4), (2, 6, 2)]
 
 
 def test_loops_of_a_tagger_are_those_of_its_cells() -> None:
