@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import foldloom as fl
 from foldloom import blocks as fb
-from tests.exporting.programs import EXPORTED
+from tests.exporting.programs import EXPORTED, Exported
 
 ATOL = 1e-10
 
@@ -30,17 +30,39 @@ def total(results: Any) -> torch.Tensor:
     return sum([total(item) for item in items], torch.zeros(()))
 
 
-@pytest.mark.parametrize("name", ["binary Tree-LSTM", "tagger with characters"])
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(self.linear(torch.cat((element, state), 1)))
+        return state, state
+
+
+def two_loops() -> fb.Model:
+    """One sequence along another: a loop that begins with what needs no gradient, and a loop that begins with what the first has made."""
+    states = [fb.RNN(Recurrent(), initial_state=fb.Zeros(3)) >> fb.GetItem(0) for _ in range(2)]
+    return fb.compile(fb.Map(fb.Vector(3)) >> states[0] >> states[1])
+
+
+COMPILED = {
+    "binary Tree-LSTM": EXPORTED["binary Tree-LSTM"],
+    "two loops": Exported(two_loops, EXPORTED["feed-forward attention"].example),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiled_once_for_all_shapes(name: str) -> None:
     """Inductor needs a C++ compiler and half a minute; that there is one graph is seen with any backend."""
     torch._dynamo.reset()
-    model = EXPORTED[name].make().double()
+    model = COMPILED[name].make().double()
     static = fl.static_model(model)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(static.graph, backend=counter, fullgraph=True, dynamic=True)
     graphs = 0
     for seed, count in enumerate((1, 7, 2, 30)):
-        examples = EXPORTED[name].examples(count, seed)
+        examples = COMPILED[name].examples(count, seed)
         batch = static.batch(examples)
         found = total(batch.results(compiled(*batch.tensors)))
         expected = total([model.one_example(example) for example in examples])
