@@ -189,19 +189,26 @@ class _PlannedStacker(_Stacker):
     def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
         """A view of the block they stand in, where they are evenly spaced."""
         blocks = self._plan.block_of_output[numbers]
-        if (blocks != blocks[0]).any():
-            types = sorted(
-                {str(self._plan.arenas[self._plan.outputs[block].arena].type) for block in np.unique(blocks)}
-            )
-            raise StackError(
-                f"{path} is {' in one place and '.join(types)} in another; only like tensors can be stacked"
-            )
-        block = self._blocks[int(blocks[0])]
         rows = self._plan.row_of_output[numbers]
+        if (blocks != blocks[0]).any():
+            return self._from_several(blocks, rows, path)
+        block = self._blocks[int(blocks[0])]
         stride = int(rows[1] - rows[0]) if len(rows) > 1 else 1
         if stride > 0 and (np.diff(rows) == stride).all():
             return block if len(rows) == len(block) else block[int(rows[0]) : int(rows[-1]) + 1 : stride]
         return block.index_select(0, torch.from_numpy(rows).to(block.device))
+
+    def _from_several(self, block_of_row: Ints, rows: Ints, path: str) -> torch.Tensor:
+        """What was given in one example and computed in another stands in two blocks of one type."""
+        used, position = np.unique(block_of_row, return_inverse=True)
+        types = sorted({str(self._plan.arenas[self._plan.outputs[block].arena].type) for block in used})
+        if len(types) > 1:
+            raise StackError(
+                f"{path} is {' in one place and '.join(types)} in another; only like tensors can be stacked"
+            )
+        blocks = [self._blocks[block] for block in used]
+        first = starts_of(np.array([len(block) for block in blocks], np.int64))
+        return torch.cat(blocks).index_select(0, torch.from_numpy(rows + first[position]).to(blocks[0].device))
 
 
 class _GivenStacker(_Stacker):

@@ -123,3 +123,16 @@ def test_arrays_and_other_leaves_stay_as_they_are() -> None:
 def test_several_columns() -> None:
     add = fl.cell(lambda x, y: x + y)
     assert [r.item() for r in fl.batch(add)([1, 2], (10, 20))] == [11, 22]
+
+
+def test_what_is_given_in_one_example_and_computed_in_another_is_stacked() -> None:
+    def function(n: int, x: torch.Tensor) -> Any:
+        return (x if n == 0 else double(x)), [x, double(x)]
+
+    columns = [0, 1, 0, 2], [torch.full((2,), float(n), requires_grad=True) for n in range(4)]
+    single, lists = fl.batch(function, stack=True)(*columns)
+    expected_single, expected_lists = fl.one_by_one(function, stack=True)(*columns)
+    assert torch.equal(single, expected_single)
+    assert torch.equal(lists.values, expected_lists.values)
+    (single.sum() + lists.values.sum()).backward()
+    assert [x.grad.tolist() for x in columns[1]] == [[4, 4], [5, 5], [4, 4], [5, 5]]

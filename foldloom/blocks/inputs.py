@@ -13,7 +13,7 @@ from foldloom.blocks.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.errors import WiringError
-from foldloom.lazy.scope import user_line
+from foldloom.lazy.scope import scope, user_line
 from foldloom.lazy.tensor import LazyTensor
 
 
@@ -31,7 +31,7 @@ class Tensor(Block):
 
     def lowered(self, lower: Lowering) -> Run:
         dtype = lower.dtype(self._type.dtype)
-        array = self._array(dtype, lower.given)
+        array = self._array(dtype)
         return array if self._type.shape else self._number(number_maker(dtype), array)
 
     def _number(self, convert: Run, array: Run) -> Run:
@@ -45,7 +45,7 @@ class Tensor(Block):
 
         return run
 
-    def _array(self, dtype: str, given: Run) -> Run:
+    def _array(self, dtype: str) -> Run:
         shape = self._type.shape
         torch_dtype = getattr(torch, dtype)
 
@@ -54,8 +54,9 @@ class Tensor(Block):
             if isinstance(value, (torch.Tensor, LazyTensor)):
                 if made.dtype is not torch_dtype:
                     made = made.to(torch_dtype)
-                if value.__class__ is LazyTensor:  # the example itself, which must come out like the others
-                    made = given(made)
+                if made.__class__ is LazyTensor:  # a tensor of the example's, as it was given to the batch
+                    assert scope.recorder is not None
+                    made = scope.recorder.own(made)
             else:
                 made = _as_array(value)
                 if made is None:
