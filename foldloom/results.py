@@ -79,13 +79,15 @@ def _filled(template: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
     """A container with each item replaced; anything else as it is."""
+    if value is None:
+        return None
     if isinstance(value, tuple):
         items = [function(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, list):
         return [function(item) for item in value]
     if isinstance(value, dict):
-        done = {key: function(value[key]) for key in _sorted_keys(value)}
+        done = {key: function(value[key]) for key in (value if len(value) < 2 else _sorted_keys(value))}
         return {key: done[key] for key in value}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field.name for field in dataclasses.fields(value) if field.init]

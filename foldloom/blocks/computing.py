@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from foldloom.errors import CellError
 from foldloom.graph import Type
 from foldloom.lazy.cell import Cell, Signature, cell
 from foldloom.lazy.nesting import Nesting, flatten
+from foldloom.lazy.scope import scope
 
 _TRIED_LENGTHS = (4, 5)
 """Extents that differ from example to example are tried at two lengths; what differs then in the output, differs always."""
@@ -134,11 +135,10 @@ class Function(Block):
         if not isinstance(takes, TupleType):
             return call
         if self._nesting() is None:
-            return lambda values: call(*values)
+            return _calls(call)
         if all(isinstance(item, TupleType) and _is_flat(item) for item in takes.items):
-            joined = itertools.chain.from_iterable
-            return lambda values: call(*joined(values))
-        return lambda values: call(*takes.flatten(values))
+            return _calls(call, itertools.chain.from_iterable)
+        return _calls(call, takes.flatten)
 
     def state_without_weights(self) -> dict[str, Any]:
         return {**super().state_without_weights(), "_function": None}
@@ -146,6 +146,20 @@ class Function(Block):
     def __repr__(self) -> str:
         plain = not self._printed and type(self) is Function and self._infers
         return printed(self._function) if plain and isinstance(self._function, torch.nn.Module) else super().__repr__()
+
+
+def _calls(cell: Cell, flatten: Callable[[Any], Iterable[Any]] = tuple) -> Run:
+    """Calls of a cell with a tuple of arguments; straight to the recorder, where there is one, because every call counts."""
+
+    def run(values: Any) -> Any:
+        recorder = scope.recorder
+        arguments = tuple(flatten(values))
+        return cell(*arguments) if recorder is None else recorder.call(cell, arguments, _NO_SETTINGS)
+
+    return run
+
+
+_NO_SETTINGS: dict[str, Any] = {}
 
 
 def _is_flat(type: TupleType) -> bool:

@@ -6,8 +6,7 @@ import io
 import pickle
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -152,16 +151,19 @@ def _packed(cell: Cell | None) -> bytes | None:
     return stream.getvalue()
 
 
-@contextmanager
-def deep_recursion() -> Iterator[None]:
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
-    try:
-        yield
-    except RecursionError as error:
-        raise BlockInputError(
-            "the example is nested more deeply than Python can follow, or contains itself: a tree whose child is one of its own parents, "
-            "say"
-        ) from error
-    finally:
-        sys.setrecursionlimit(limit)
+class deep_recursion:  # noqa: N801 (used like a function)
+    """A class, because entering a generator takes several times as long, and this is done for every example."""
+
+    __slots__ = ("_limit",)
+
+    def __enter__(self) -> None:
+        self._limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(self._limit, _RECURSION_LIMIT))
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        sys.setrecursionlimit(self._limit)
+        if isinstance(error, RecursionError):
+            raise BlockInputError(
+                "the example is nested more deeply than Python can follow, or contains itself: a tree whose child is one of its own "
+                "parents, say"
+            ) from error
