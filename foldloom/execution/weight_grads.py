@@ -111,7 +111,8 @@ def _transforming() -> bool:
 
 
 def _autocasting() -> bool:
-    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda", "xpu", "mps"))
+    active: bool = torch._C._is_any_autocast_enabled()
+    return active
 
 
 class _Ledger:

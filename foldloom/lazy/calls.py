@@ -16,8 +16,6 @@ import torch
 from foldloom.errors import CellMismatchError
 from foldloom.graph import Type
 
-Template = Hashable
-
 
 class Operand(NamedTuple):
     number: int

@@ -17,17 +17,18 @@ from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError
-from foldloom.graph import ANY, Type
+from foldloom.graph import Type
 from foldloom.lazy.aliases import id_of_memory, is_strided, note_views, row_handle
 from foldloom.lazy.calls import leaves_of, rebuilt
 from foldloom.lazy.cell import Cell, cell_of_module
 from foldloom.lazy.changes import call_in_place, replace, set_item
 from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS
 from foldloom.lazy.nesting import flatten
+from foldloom.lazy.nodes import Nodes
 from foldloom.lazy.rules.base import forms
 from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused
-from foldloom.lazy.signatures import KnownCall, Signatures, frozen_settings
+from foldloom.lazy.signatures import KnownCall, frozen_settings
 from foldloom.lazy.tensor import LazyTensor, computed
 from foldloom.lazy.unchanged import holds
 from foldloom.schedulers import Scheduler
@@ -39,7 +40,7 @@ _Parameter = torch.nn.Parameter
 _NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
 
 
-class Recorder(Signatures):
+class Recorder(Nodes):
     """Records the calls of one batch. One recorder serves one thread.
 
     ``on_demand`` is called when a value is needed that is not computed yet; when it returns, `advance` has run.
@@ -49,7 +50,6 @@ class Recorder(Signatures):
         super().__init__(scheduler, owner)
         self._cells = {id(cell.function): cell for cell in cells}
         self.names_cells = bool(cells)
-        self._last_known: KnownCall | None = None
 
     @property
     def grad_enabled(self) -> bool:
@@ -120,20 +120,6 @@ class Recorder(Signatures):
         handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
         return (*handles, *args[len(operands) :])
 
-    def _add_node(self, known: KnownCall, operands: list[int], depth: int) -> Any:
-        self.op_of_node.append(known.op_number)
-        self.operands += operands
-        self.depth_of_node.append(depth)
-        types = known.output_types
-        value = self.value_count
-        self.value_count = value + len(types)
-        if known.returns_one:
-            return LazyTensor(self, value, types[0], depth)
-        if known.returns_pair:
-            return LazyTensor(self, value, types[0], depth), LazyTensor(self, value + 1, types[1], depth)
-        handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
-        return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
-
     def _call_nested(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """The same where arguments are nested or settings are given: the leaves are recorded as one call."""
         leaves: list[Any] = []
@@ -147,37 +133,6 @@ class Recorder(Signatures):
         if known is None:
             known = self._new_cell_call(key, cell, types, nesting, frozen)
         return self._add_node_of(known, handles)
-
-    def _add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
-        """Any node: operands and outputs may be ragged."""
-        operands: list[int] = []
-        depth, rows = self.base_depth, 0
-        for handle in handles:
-            if handle._type.ragged:
-                operands += handle._value
-                rows = len(handle._value)
-                self.lengths.append(rows)
-            else:
-                operands.append(handle._value)
-            if handle._depth > depth:
-                depth = handle._depth
-        types = known.output_types
-        if not any(type.ragged for type in types):
-            return self._add_node(known, operands, depth + 1)
-        self.op_of_node.append(known.op_number)
-        self.operands += operands
-        self.depth_of_node.append(depth + 1)
-        outputs: list[LazyTensor] = []
-        for type in types:
-            value = self.value_count
-            if type.ragged:
-                self.lengths.append(rows)
-                self.value_count = value + rows
-                outputs.append(LazyTensor(self, range(value, value + rows), type, depth + 1))
-            else:
-                self.value_count = value + 1
-                outputs.append(LazyTensor(self, value, type, depth + 1))
-        return rebuilt(known.returns, iter(outputs))
 
     # ---- Functions.
 
@@ -437,40 +392,6 @@ class Recorder(Signatures):
 
     # ---- Tensors that are given.
 
-    def _with_tensors_lifted(self, function: Any, leaves: list[Any]) -> list[Any]:
-        """Tensors that are the same for everybody stay; others become values of this example."""
-        lengths = {len(leaf._value) for leaf in leaves if type(leaf) is LazyTensor and leaf._type.ragged}
-        result: list[Any] = []
-        for leaf in leaves:
-            if type(leaf) is LazyTensor:
-                rows = leaf._recorder is self.given and self._has_rows(leaf._value, function, lengths)
-                result.append(self._own(leaf, None, ragged=rows))
-            elif is_strided(leaf):
-                shared = self._is_shared(leaf)
-                result.append(leaf if shared else self.lift(leaf, ragged=self._has_rows(leaf, function, lengths)))
-            elif isinstance(leaf, np.ndarray):
-                # A copy, because the array may change before it is read.
-                result.append(self.lift(torch.from_numpy(leaf.copy()), ragged=False))
-            else:
-                result.append(leaf)
-        return result
-
-    @staticmethod
-    def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
-        """Whether a given tensor is best taken as ragged: beside others that are, or for a function that goes row by row."""
-        if not tensor.ndim:
-            return False
-        return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1)
-
-    def as_outputs(self, handles: Sequence[LazyTensor]) -> list[LazyTensor]:
-        """Values that are returned from an example."""
-        return [
-            handle
-            if handle._recorder is self and not handle._type.ragged
-            else self.dense(self._own(handle, None, ragged=False))
-            for handle in handles
-        ]
-
     # ---- Rows.
 
     def set_item(self, target: LazyTensor, index: Any, value: Any) -> None:
@@ -482,22 +403,6 @@ class Recorder(Signatures):
             return [row_handle(self, handle, index) for index in range(len(handle._value))]
         return list(self.call_function(torch.unbind, (handle,), None))
 
-    def ragged(self, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
-        depth = max([row._depth for row in rows], default=0)
-        return LazyTensor(self, [row._value for row in rows], Type((ANY, *type.shape), type.dtype), depth)
-
-    def dense(self, handle: LazyTensor) -> LazyTensor:
-        """A ragged value as one of a fixed shape."""
-        if not handle._type.ragged:
-            return handle
-        if not handle._value:
-            return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
-        rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
-        leaves: list[Any] = []
-        nesting = leaves_of(((rows,), {}), leaves)
-        known = self._known(torch.stack, nesting, leaves, rows)
-        return self._add_node_of(known, rows)  # type: ignore[arg-type, no-any-return]
-
 
 def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether there is a running mean, and this call may change it."""
@@ -508,6 +413,3 @@ def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))
 """Functions that change tensors that they are given beside the first: statistics, which every example must reach in turn."""
-
-LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
-"""Functions that look up every place of a vector."""

@@ -21,9 +21,9 @@ from foldloom.lazy.rules.fallback import NOT_BY_VMAP
 from foldloom.plan import Plan
 from foldloom.recording import Recording, merge_recordings
 from foldloom.schedulers import ByAgenda, ByDepth, Scheduler
-from foldloom.views.places import NotedNodes, user_place
-from foldloom.views.survey import Part, Place, Survey, survey_of_parts, survey_of_plan
-from foldloom.watching import Watcher, watched_by
+from foldloom.views.places import NotedNodes, PartsWatcher
+from foldloom.views.survey import Part, Survey, survey_of_parts, survey_of_plan
+from foldloom.watching import watched_by
 
 
 def survey_of(target: Any, columns: Sequence[Any], scheduler: Scheduler | None) -> Survey:
@@ -64,7 +64,7 @@ def _survey_of_call(target: Any, columns: Sequence[Any], scheduler: Scheduler | 
         try:
             _callable(target, scheduler)(*columns)
         except _SeenEnoughError:
-            pass
+            pass  # raised by the asker itself, once all is recorded
         else:
             raise ArgumentError(f"there are no examples to see {target!r:.60} at work on: give at least one")
     return survey_of_parts(asker.parts, _compared(asker.scheduler))
@@ -93,30 +93,18 @@ class _SeenEnoughError(Exception):
     """Everything is recorded and nobody waits for values."""
 
 
-class _Asker(Watcher):
+class _Asker(PartsWatcher):
     """Keeps the parts of one batch, and stops it before what nobody waits for runs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.parts: list[Part] = []
-        self.scheduler: Scheduler = ByDepth()
-        self._noted: dict[Graph, NotedNodes] = {}
-        self._demand: Place | None = None
 
     def nodes_of(self, columns: Columns) -> list[int]:
         return NotedNodes(columns)
 
-    def recorded(self, recording: Recording, op_of_node: list[int]) -> None:
-        if isinstance(op_of_node, NotedNodes):
-            self._noted[recording.graph] = op_of_node
-
-    def demanded(self) -> None:
-        self._demand = self._demand or user_place()
-
     def plans(self, recording: Recording, scheduler: Scheduler, earlier: Ints | None) -> None:
-        noted = self._noted.pop(recording.graph, None)
-        places, examples = (None, None) if noted is None else (noted.places(), noted.examples)
-        self.parts.append(Part(recording.graph, earlier, examples, places, self._demand))
-        self.scheduler, self._demand = scheduler, None
+        self.parts.append(self.part_of(recording, scheduler, earlier)[0])
         if recording.results:
             raise _SeenEnoughError
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import weakref
 from types import CodeType
 from typing import NamedTuple
 
+from foldloom.graph import Graph, Ints
 from foldloom.lazy.columns import Columns
 from foldloom.lazy.scope import is_machinery, user_frame
-from foldloom.views.survey import Place
+from foldloom.recording import Recording
+from foldloom.schedulers import ByDepth, Scheduler
+from foldloom.views.survey import Part, Place
+from foldloom.watching import Watcher
 
 
 class _Line(NamedTuple):
@@ -68,3 +73,29 @@ class NotedOps(NotedNodes):
         if line is None:
             line = self._line_of_op[op] = super()._line_of(op)
         return line
+
+
+class PartsWatcher(Watcher):
+    """A watcher that knows of each part who asked for its nodes, and where."""
+
+    def __init__(self) -> None:
+        self.scheduler: Scheduler = ByDepth()
+        self._noted: weakref.WeakKeyDictionary[Graph, NotedNodes] = weakref.WeakKeyDictionary()
+        self._demand: Place | None = None
+
+    def recorded(self, recording: Recording, op_of_node: list[int]) -> None:
+        if isinstance(op_of_node, NotedNodes):
+            self._noted[recording.graph] = op_of_node
+
+    def demanded(self) -> None:
+        self._demand = self._demand or user_place()
+
+    def part_of(
+        self, recording: Recording, scheduler: Scheduler, earlier: Ints | None
+    ) -> tuple[Part, NotedNodes | None]:
+        """The part that is about to be planned; what was noted of it, unless it was recorded where nobody watched."""
+        noted = self._noted.pop(recording.graph, None)
+        places, examples = (None, None) if noted is None else (noted.places(), noted.examples)
+        part = Part(recording.graph, earlier, examples, places, self._demand)
+        self.scheduler, self._demand = scheduler, None
+        return part, noted

@@ -18,17 +18,16 @@ import torch
 
 from foldloom.engine import Planned
 from foldloom.execution import Buffers, Kernel
-from foldloom.graph import Graph, Ints, Op
+from foldloom.graph import Ints, Op
 from foldloom.lazy.columns import Columns
 from foldloom.lazy.operations import how
 from foldloom.lazy.rules.fallback import ONE_BY_ONE
 from foldloom.plan import Plan, Read, Write
 from foldloom.ragged import Ragged
 from foldloom.recording import Recording
-from foldloom.schedulers import ByDepth, Scheduler
-from foldloom.views.places import NotedNodes, NotedOps, user_place
-from foldloom.views.survey import Part, Place
-from foldloom.watching import Watcher
+from foldloom.schedulers import Scheduler
+from foldloom.views.places import NotedNodes, NotedOps, PartsWatcher
+from foldloom.views.survey import Part
 
 RECORDING, PLANNING, FORWARD, GATHERS, BACKWARD, BACKWARD_GATHERS = (
     "recording", "planning", "forward", "gathers", "backward", "backward gathers",
@@ -147,19 +146,17 @@ def _timed_kernel(kernel: Kernel, timed: _Timed) -> Kernel:
     return made
 
 
-class Timer(Watcher):
+class Timer(PartsWatcher):
     """Keeps every run with its times, and the user's lines."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.spans: list[Span] = []
         self.runs_so_far: list[Run] = []
         self.backward = _Backward(self.spans)
-        self.scheduler: Scheduler = ByDepth()
         self.without_rule: dict[Op, str] = {}
         self._batch_of_columns: weakref.WeakKeyDictionary[Columns, int] = weakref.WeakKeyDictionary()
-        self._noted: weakref.WeakKeyDictionary[Graph, NotedNodes] = weakref.WeakKeyDictionary()
         self._batches = 0
-        self._demand: Place | None = None
         self._recording_since: float | None = None
         self._planning_since = 0.0
         self._next: tuple[int, Part] | None = None
@@ -174,18 +171,11 @@ class Timer(Watcher):
         if self._recording_since is not None:
             self.spans.append(Span(RECORDING, self._recording_since, perf_counter()))
             self._recording_since = None
-        if isinstance(op_of_node, NotedNodes):
-            self._noted[recording.graph] = op_of_node
-
-    def demanded(self) -> None:
-        self._demand = self._demand or user_place()
+        super().recorded(recording, op_of_node)
 
     def plans(self, recording: Recording, scheduler: Scheduler, earlier: Ints | None) -> None:
-        noted = self._noted.pop(recording.graph, None)
-        places, examples = (None, None) if noted is None else (noted.places(), noted.examples)
-        part = Part(recording.graph, earlier, examples, places, self._demand)
+        part, noted = self.part_of(recording, scheduler, earlier)
         self._next = (self._batch_of(noted), part)
-        self.scheduler, self._demand = scheduler, None
         self._planning_since = perf_counter()
 
     def _batch_of(self, noted: NotedNodes | None) -> int:
