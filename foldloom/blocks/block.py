@@ -22,6 +22,7 @@ from foldloom.blocks.planner import Portable
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, TensorType, convert_to_type
 from foldloom.blocks.wires import Wire, connect_in_scope
+from foldloom.blocks.writing import Page, Written
 from foldloom.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
 from foldloom.lazy.cell import Cell, cell
 from foldloom.lazy.scope import user_line
@@ -304,17 +305,17 @@ def _hint(clash: Clash) -> str:
     return ""
 
 
-class Identity(Block):
+class Identity(Written, Block):
     """What comes in goes out."""
 
     def __init__(self) -> None:
         self.gives = self.takes
 
-    def lowered(self, lower: Lowering) -> Run:
-        return lambda value: value
+    def write(self, page: Page, value: str) -> str:
+        return value
 
 
-class Pipe(Block):
+class Pipe(Written, Block):
     """``Pipe(a, b, c)`` is ``a >> b >> c``: each block's output is the next one's input. ``Pipe()`` passes its input on.
 
     >>> from foldloom import blocks as fb
@@ -344,8 +345,10 @@ class Pipe(Block):
     def certain_parts(self) -> Iterable[Block]:
         return self._stages
 
-    def lowered(self, lower: Lowering) -> Run:
-        return chained([lower(stage) for stage in self._stages if type(stage) is not Identity])
+    def write(self, page: Page, value: str) -> str:
+        for stage in self._stages:
+            value = page.block(stage, value)
+        return value
 
     def __repr__(self) -> str:
         return " >> ".join(repr(stage) for stage in self._stages if type(stage) is not Identity) or "Pipe()"
@@ -354,20 +357,3 @@ class Pipe(Block):
 def _stages(block: Block) -> list[Block]:
     """Pipes are joined, so that they cost nothing while recording."""
     return block._stages if type(block) is Pipe else [block]
-
-
-def chained(runs: Sequence[Run]) -> Run:
-    """One function after the other; the usual lengths without a loop."""
-    if not runs:
-        return lambda value: value
-    if len(runs) == 1:
-        return runs[0]
-    if len(runs) == 2:
-        first, second = runs
-        return lambda value: second(first(value))
-    if len(runs) == 3:
-        first, second, third = runs
-        return lambda value: third(second(first(value)))
-    rest = chained(runs[3:])
-    front = chained(runs[:3])
-    return lambda value: rest(front(value))

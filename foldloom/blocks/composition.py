@@ -10,16 +10,16 @@ from foldloom.blocks.block import Block, Identity, converts
 from foldloom.blocks.copying import Fresh
 from foldloom.blocks.inference import Unknown, attempt, head, known, wait_for_head
 from foldloom.blocks.items import GetItem, item_getter
-from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TupleType, VoidType
 from foldloom.blocks.wires import Scope, Wire
+from foldloom.blocks.writing import Page, Written
 from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 
 
 @converts(lambda value: isinstance(value, (dict, list, tuple)))
-class Record(Block):
+class Record(Written, Block):
     """Each item of the input through a block of its own; the outputs as a tuple.
 
     A dict names the fields of a Python object, in the order of the sorted names; a sequence of pairs or an `OrderedDict` keeps its
@@ -76,26 +76,17 @@ class Record(Block):
     def certain_parts(self) -> Iterable[Block]:
         return self._blocks
 
-    def lowered(self, lower: Lowering) -> Run:
-        runs = [lower(block) for block in self._blocks]
-        if len(runs) == 2 and isinstance(head(self.takes), PyObjectType):
-            return self._pair(*runs)
-        fields = [(item_getter(self, key), run) for key, run in zip(self._keys, runs, strict=True)]
-        return lambda value: tuple([run(get(value)) for get, run in fields])
+    def write(self, page: Page, value: str) -> str:
+        takes = head(self.takes)
+        if isinstance(takes, TupleType) and all(isinstance(key, int) for key in self._keys):
+            given = page.items(value, len(takes.items))
+            return page.tuple([page.block(block, given[key]) for key, block in self._fields()])
+        # Everything is looked up before anything is computed of it.
+        found = [page.looked_up(value, key, item_getter(self, key)) for key in self._keys]
+        return page.tuple([page.block(block, item) for item, block in zip(found, self._blocks, strict=True)])
 
-    def _pair(self, first: Run, second: Run) -> Run:
-        """Nodes of binary trees are most of what is ever recorded: two fields, without a loop."""
-        first_key, second_key = self._keys
-        getters = [item_getter(self, key) for key in self._keys]
-
-        def run(value: Any) -> Any:
-            try:
-                one, other = value[first_key], value[second_key]
-            except (KeyError, IndexError, TypeError, AttributeError):
-                one, other = [get(value) for get in getters]
-            return first(one), second(other)
-
-        return run
+    def _fields(self) -> Iterable[tuple[Any, Block]]:
+        return zip(self._keys, self._blocks, strict=True)
 
 
 def _items(named_blocks: Mapping[Any, Any] | Iterable[Any]) -> tuple[list[Any], list[Any]]:
@@ -122,7 +113,7 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, (str, int, slice, bytes))
 
 
-class AllOf(Block):
+class AllOf(Written, Block):
     """The same input through every block; the outputs as a tuple. Blocks that take nothing get nothing."""
 
     def __init__(self, *blocks: Any) -> None:
@@ -145,21 +136,8 @@ class AllOf(Block):
     def certain_parts(self) -> Iterable[Block]:
         return self._blocks
 
-    def lowered(self, lower: Lowering) -> Run:
-        if not self._blocks:
-            return lambda _: None
-        runs = [lower(block) for block in self._blocks]
-        if len(runs) == 2:
-            first, second = runs
-            return lambda value: (first(value), second(value))
-        return lambda value: tuple([run(value) for run in runs])
-
-
-def _tuple_of(expressions: Sequence[str]) -> str:
-    """What a block reads: nothing, one value, or a tuple of several."""
-    if not expressions:
-        return "None"
-    return expressions[0] if len(expressions) == 1 else f"({', '.join(expressions)})"
+    def write(self, page: Page, value: str) -> str:
+        return page.tuple([page.block(block, value) for block in self._blocks]) if self._blocks else "None"
 
 
 class _Input(Identity):
@@ -176,7 +154,7 @@ class _Output(Identity):
         return "composition.output"
 
 
-class Composition(Block):
+class Composition(Written, Block):
     """Blocks that read each other in any order that has no circle.
 
     >>> import torch
@@ -312,32 +290,13 @@ class Composition(Block):
     def certain_parts(self) -> Iterable[Block]:
         return [part for _, part in self._parts]
 
-    def lowered(self, lower: Lowering) -> Run:
-        """The function that one would write by hand, with a line for each block: ``value_2 = run_2((value_1, value[0]))``.
-
-        Written out and compiled, because every list, loop and call around a block's own would be paid at every node.
-        """
-        functions: dict[str, Run] = {}
-        value_of: dict[Block, str] = {self.input: "value"}
-        lines = ["def run(value):"]
-        for number, block in enumerate(self._in_order()):
-            reads = _tuple_of([value_of[giver] for giver in self._sources[block]])
-            if block is self.output:
-                value_of[block] = reads
-            elif block in self._wires and isinstance(block, GetItem) and block.position is not None:
-                value_of[block] = f"{reads}[{block.position}]"
-            else:
-                functions[f"run_{number}"] = lower(block)
-                call = f"run_{number}({reads})"
-                if block in self._wires:
-                    value_of[block] = call
-                else:
-                    value_of[block] = f"value_{number}"
-                    lines.append(f"    value_{number} = {call}")
-        result = value_of[self.output] if self._sources.get(self.output) else "None"
-        lines.append(f"    return {result}")
-        exec(compile("\n".join(lines), f"<{shortened(self)}>", "exec"), functions)
-        return functions["run"]
+    def write(self, page: Page, value: str) -> str:
+        value_of: dict[Block, str] = {self.input: value}
+        for block in self._in_order():
+            read = [value_of[giver] for giver in self._sources[block]]
+            reads = page.tuple(read) if len(read) > 1 else read[0] if read else "None"
+            value_of[block] = page.block(block, reads)
+        return value_of.get(self.output, "None")
 
     def _in_order(self) -> list[Block]:
         """Every block after those it reads."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,11 @@ from foldloom.blocks.types import (
     dtype_name,
     with_dtypes,
 )
+from foldloom.blocks.writing import Page, Written
 from foldloom.errors import CellError
 from foldloom.graph import Type
 from foldloom.lazy.cell import Cell, Signature, cell
 from foldloom.lazy.nesting import Nesting, flatten
-from foldloom.lazy.scope import scope
 
 _TRIED_LENGTHS = (4, 5)
 """Extents that differ from example to example are tried at two lengths; what differs then in the output, differs always."""
@@ -44,7 +43,7 @@ def is_computable(type: BlockType) -> bool:
 
 
 @converts(lambda value: isinstance(value, torch.nn.Module) or (callable(value) and not isinstance(value, type)))
-class Function(Block):
+class Function(Written, Block):
     """A function or module over tensors with the batch first: the unit of batching.
 
     The parts of a tuple are its arguments; tuples within are tuples. Its output type is found by trying it on zeros as soon as
@@ -129,16 +128,11 @@ class Function(Block):
             raise self.type_error(f"{shortened(self)} gives a dict of tensors; let it return a tuple")
         return TupleType([self._returned(part, outputs) for part in parts])
 
-    def lowered(self, lower: Lowering) -> Run:
-        call = lower.cells[self]
-        takes = known(self.takes)
-        if not isinstance(takes, TupleType):
-            return call
-        if self._nesting() is None:
-            return _calls(call)
-        if all(isinstance(item, TupleType) and _is_flat(item) for item in takes.items):
-            return _calls(call, itertools.chain.from_iterable)
-        return _calls(call, takes.flatten)
+    def write(self, page: Page, value: str) -> str:
+        takes, cell = known(self.takes), page.lower.cells[self]
+        if self._calls_nested and isinstance(takes, TupleType):
+            return page.call(cell, page.items(value, len(takes.items)))
+        return page.call(cell, page.flat(value, takes))
 
     def state_without_weights(self) -> dict[str, Any]:
         return {**super().state_without_weights(), "_function": None}
@@ -146,24 +140,6 @@ class Function(Block):
     def __repr__(self) -> str:
         plain = not self._printed and type(self) is Function and self._infers
         return printed(self._function) if plain and isinstance(self._function, torch.nn.Module) else super().__repr__()
-
-
-def _calls(cell: Cell, flatten: Callable[[Any], Iterable[Any]] = tuple) -> Run:
-    """Calls of a cell with a tuple of arguments; straight to the recorder, where there is one, because every call counts."""
-
-    def run(values: Any) -> Any:
-        recorder = scope.recorder
-        arguments = tuple(flatten(values))
-        return cell(*arguments) if recorder is None else recorder.call(cell, arguments, _NO_SETTINGS)
-
-    return run
-
-
-_NO_SETTINGS: dict[str, Any] = {}
-
-
-def _is_flat(type: TupleType) -> bool:
-    return all(isinstance(item, TensorType) for item in type.items)
 
 
 def _advice(takes: BlockType) -> str:

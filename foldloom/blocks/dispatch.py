@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,15 @@ from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.planner import Portable
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, PyObjectType, convert_to_type
+from foldloom.blocks.writing import Page, Written
 from foldloom.errors import WiringError
 from foldloom.lazy.scope import user_line
 
+_FEW = 8
+"""So many cases are looked through one by one; where there are more, each has a function."""
 
-class OneOf(Block):
+
+class OneOf(Written, Block):
     """The block that stands under the key of the input.
 
     The key comes from a Python function of the input, or from a block that gives a Python object. With ``pre_block`` the chosen
@@ -90,31 +95,31 @@ class OneOf(Block):
             case.certainly_meets(goal, set(seen)) for case in self._cases.values()
         )
 
-    def lowered(self, lower: Lowering) -> Run:
-        key_of, cases = lower(self._key), {key: lower(case) for key, case in self._cases.items()}
-        if self._pre is not None:
-            return self._with_pre(key_of, cases, lower(self._pre))
+    def write(self, page: Page, value: str) -> str:
+        key = page.block(self._key, value)
+        if len(self._cases) > _FEW:
+            cases: Any = {name: page.lower(case) for name, case in self._cases.items()}
+            return page.assign(f"{self._found(page, key, cases)}({self._prepared(page, value)})")
+        case, result = self._found(page, key, dict(zip(self._cases, itertools.count(), strict=False))), ""
+        prepared = self._prepared(page, value)
+        result = page.lower.new_name("value")
+        for number, block in enumerate(self._cases.values()):
+            page.line(f"{'elif' if number else 'if'} {case} == {number}:")
+            with page.indented():
+                page.line(f"{result} = {page.block(block, prepared)}")
+        return result
 
-        def run(value: Any) -> Any:
-            key = key_of(value)
-            try:
-                case = cases[key]
-            except (KeyError, TypeError) as error:
-                raise self._no_case(key) from error
-            return case(value)
+    def _prepared(self, page: Page, value: str) -> str:
+        return value if self._pre is None else page.block(self._pre, value)
 
-        return run
-
-    def _with_pre(self, key_of: Run, cases: dict[Any, Run], pre: Run) -> Run:
-        def run(value: Any) -> Any:
-            key = key_of(value)
-            try:
-                case = cases[key]
-            except (KeyError, TypeError) as error:
-                raise self._no_case(key) from error
-            return case(pre(value))
-
-        return run
+    def _found(self, page: Page, key: str, cases: dict[Any, Any]) -> str:
+        """What stands under the key."""
+        found = page.lower.new_name("case")
+        page.line(f"try: {found} = {page.name(cases, 'cases')}[{key}]")
+        page.line(
+            f"except (KeyError, TypeError) as error: raise {page.name(self._no_case, 'no_case')}({key}) from error"
+        )
+        return found
 
     def _no_case(self, key: Any) -> Exception:
         return self.missing_key(
@@ -251,7 +256,7 @@ class _Resolution(Block):
         return lower(self.block)
 
 
-class Reference(Block):
+class Reference(Written, Block):
     """A declared block in one place where it is used."""
 
     def __init__(self, declaration: ForwardDeclaration) -> None:
@@ -272,9 +277,9 @@ class Reference(Block):
         resolved = self.declaration.resolved
         return self.declaration is goal or (resolved is not None and resolved.certainly_meets(goal, seen))
 
-    def lowered(self, lower: Lowering) -> Run:
+    def write(self, page: Page, value: str) -> str:
         assert self.declaration.resolved is not None
-        return lower.later(self.declaration.resolved)
+        return page.assign(f"{page.lower.name_of(self.declaration.resolved)}({value})")
 
     def copied(self, fresh: Fresh) -> Reference:
         return Reference(fresh(self.declaration))

@@ -9,6 +9,7 @@ from foldloom.blocks.inference import head, known, wait
 from foldloom.blocks.lowering import Lowering, Run, collecting
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TensorType, TupleType, VoidType
+from foldloom.blocks.writing import Page, Written
 from foldloom.lazy.tensor import LazyTensor
 
 
@@ -57,11 +58,11 @@ class Metric(Block):
         return run_labelled if isinstance(head(self.takes), TupleType) else run
 
 
-class Void(Block):
+class Void(Written, Block):
     """Whatever comes in, nothing goes out."""
 
     def __init__(self) -> None:
         self.gives = VoidType()
 
-    def lowered(self, lower: Lowering) -> Run:
-        return lambda _: None
+    def write(self, page: Page, value: str) -> str:
+        return "None"

@@ -12,6 +12,7 @@ from foldloom.blocks.block import Block
 from foldloom.blocks.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
+from foldloom.blocks.writing import Page, Written
 from foldloom.errors import WiringError
 from foldloom.lazy.scope import scope, user_line
 from foldloom.lazy.tensor import LazyTensor
@@ -101,7 +102,7 @@ class Vector(Tensor):
         super().__init__([size], dtype)
 
 
-class InputTransform(Block):
+class InputTransform(Written, Block):
     """A function from one Python object to another.
 
     >>> from foldloom import blocks as fb
@@ -115,8 +116,8 @@ class InputTransform(Block):
         self._py_fn = py_fn
         self.takes = self.gives = PyObjectType()
 
-    def lowered(self, lower: Lowering) -> Run:
-        return self._py_fn
+    def write(self, page: Page, value: str) -> str:
+        return page.assign(f"{page.name(self._py_fn, 'function')}({value})")
 
 
 class OneHotFromList(Block):

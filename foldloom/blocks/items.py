@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any
 
 from foldloom.blocks.block import Block
@@ -19,6 +18,7 @@ from foldloom.blocks.types import (
     TupleType,
     VoidType,
 )
+from foldloom.blocks.writing import LOOKUP_ERRORS, Page, Written
 
 
 def element_of(
@@ -65,7 +65,7 @@ def takes_nothing(block: Block) -> None:
     )
 
 
-class GetItem(Block):
+class GetItem(Written, Block):
     """``value[key]`` of a Python object, a tuple or a sequence.
 
     >>> from foldloom import blocks as fb
@@ -101,15 +101,13 @@ class GetItem(Block):
         item: BlockType = takes.items[self._key]
         return item
 
-    @property
-    def position(self) -> int | None:
-        """Where in a tuple, which surely has it; None if it looks into anything else, which may lack the key."""
-        return self._key if isinstance(head(self.takes), TupleType) and isinstance(self._key, int) else None
-
-    def lowered(self, lower: Lowering) -> Run:
-        if isinstance(head(self.takes), BroadcastSequenceType):
-            return lambda value: value
-        return item_getter(self, self._key) if self.position is None else itemgetter(self.position)
+    def write(self, page: Page, value: str) -> str:
+        takes = head(self.takes)
+        if isinstance(takes, BroadcastSequenceType):
+            return value
+        if isinstance(takes, TupleType) and isinstance(self._key, int):
+            return page.items(value, len(takes.items))[self._key]
+        return page.looked_up(value, self._key, item_getter(self, self._key))
 
 
 def item_getter(block: Block, key: Any) -> Run:
@@ -118,7 +116,7 @@ def item_getter(block: Block, key: Any) -> Run:
     def run(value: Any) -> Any:
         try:
             return value[key]
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+        except LOOKUP_ERRORS as error:
             raise block.missing_key(f"{_without(value, key)}, which {shortened(block)} asks for") from error
 
     return run

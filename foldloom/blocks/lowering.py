@@ -6,7 +6,9 @@ a function of its own, made for the types that were inferred, and calls those of
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -69,6 +71,22 @@ class Lowering:
         self._dtypes = dtypes
         self._device = device
         self._runs: dict[Block, Run] = {}
+        self._names: dict[Block, str] = {}
+        self._named: list[Block] = []
+        self._shared: set[Block] = set()
+        self._numbers = itertools.count()
+        self.namespace: dict[str, Any] = {}
+        """What functions that are written out call by name, each other among it."""
+
+    def function(self, root: Block) -> Run:
+        """The whole of a model, as a function of one example."""
+        users = Counter([part for block in all_blocks(root) for _, part in block.parts])
+        self._shared = {block for block, count in users.items() if count > 1}
+        run = self(root)
+        while self._named:
+            block = self._named.pop()
+            self.namespace[self._names[block]] = self(block)
+        return run
 
     def __call__(self, block: Block) -> Run:
         run = self._runs.get(block)
@@ -76,10 +94,19 @@ class Lowering:
             run = self._runs[block] = block.lowered(self)
         return run
 
-    def later(self, block: Block) -> Run:
-        """The function of a block that may contain the one that asks."""
-        runs = self._runs
-        return lambda value: runs[block](value)
+    def name_of(self, block: Block) -> str:
+        """The name under which the function of a block will be found. It may contain the one that asks."""
+        if block not in self._names:
+            self._names[block] = self.new_name("block")
+            self._named.append(block)
+        return self._names[block]
+
+    def new_name(self, hint: str) -> str:
+        return f"{hint}_{next(self._numbers)}"
+
+    def is_shared(self, block: Block) -> bool:
+        """Whether a block stands in several places."""
+        return block in self._shared
 
     def dtype(self, declared: str) -> str:
         return self._dtypes.get(declared, declared)

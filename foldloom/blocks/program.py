@@ -65,9 +65,7 @@ class Program:
     """A block as a function of one example."""
 
     def __init__(self, root: Block, lowering: Lowering) -> None:
-        for block in all_blocks(root):
-            lowering(block)
-        self._run = lowering(root)
+        self._run = lowering.function(root)
         self.metrics = metrics_of(root)
         self._finish = _finished(known(root.gives), lowering.given)
 
