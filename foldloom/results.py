@@ -36,14 +36,18 @@ class OutputRun:
 
 def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) -> Any:
     """Take the outputs, which are of the given kind, out of a result; what is left is its template."""
-    if isinstance(result, kind):
-        outputs.append(result)
-        return OUTPUT
-    # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
-    if type(result) is list and result and all(issubclass(item, kind) for item in set(map(type, result))):
-        outputs += result
-        return OutputRun(len(result))
-    return _map_items(result, lambda item: template_of(item, kind, outputs))
+
+    def taken_out(part: Any) -> Any:
+        if isinstance(part, kind):
+            outputs.append(part)
+            return OUTPUT
+        # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
+        if type(part) is list and part and all([issubclass(item, kind) for item in set(map(type, part))]):
+            outputs.extend(part)
+            return OutputRun(len(part))
+        return _map_items(part, taken_out)
+
+    return taken_out(result)
 
 
 def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> list[Any]:
@@ -83,11 +87,13 @@ def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
         return None
     if isinstance(value, tuple):
         items = [function(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return tuple(items) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*items)
     if isinstance(value, list):
         return [function(item) for item in value]
     if isinstance(value, dict):
-        done = {key: function(value[key]) for key in (value if len(value) < 2 else _sorted_keys(value))}
+        if len(value) < 2:
+            return {key: function(item) for key, item in value.items()}
+        done = {key: function(value[key]) for key in _sorted_keys(value)}
         return {key: done[key] for key in value}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field.name for field in dataclasses.fields(value) if field.init]

@@ -80,13 +80,10 @@ class Record(Written, Block):
         takes = head(self.takes)
         if isinstance(takes, TupleType) and all(isinstance(key, int) for key in self._keys):
             given = page.items(value, len(takes.items))
-            return page.tuple([page.block(block, given[key]) for key, block in self._fields()])
-        # Everything is looked up before anything is computed of it.
-        found = [page.looked_up(value, key, item_getter(self, key)) for key in self._keys]
+            found = [given[key] for key in self._keys]
+        else:
+            found = [page.looked_up(value, key, item_getter(self, key)) for key in self._keys]
         return page.tuple([page.block(block, item) for item, block in zip(found, self._blocks, strict=True)])
-
-    def _fields(self) -> Iterable[tuple[Any, Block]]:
-        return zip(self._keys, self._blocks, strict=True)
 
 
 def _items(named_blocks: Mapping[Any, Any] | Iterable[Any]) -> tuple[list[Any], list[Any]]:
@@ -174,7 +171,6 @@ class Composition(Written, Block):
         self.takes = self.input.takes
         self.gives = self.output.gives
         self._sources: dict[Block, tuple[Block, ...]] = {}
-        self._wires: set[Block] = set()
         for child in children:
             self._include(child)
 
@@ -231,7 +227,6 @@ class Composition(Written, Block):
             item.fit(giver.gives, item.takes, lambda gives, _: f"{shortened(giver)} gives {gives}, which has no items")
             self._include(item)
             self._sources[item] = (giver,)
-            self._wires.add(item)
             return item
         if not isinstance(source, Block):
             raise self.wiring_error(
@@ -321,7 +316,6 @@ class Composition(Written, Block):
                 made.wire(fresh(block), fresh(givers))
             else:
                 made._include(fresh(block))
-        made._wires = {fresh(wire) for wire in self._wires}
         return made
 
     def __repr__(self) -> str:

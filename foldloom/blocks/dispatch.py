@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,9 +99,8 @@ class OneOf(Written, Block):
         if len(self._cases) > _FEW:
             cases: Any = {name: page.lower(case) for name, case in self._cases.items()}
             return page.assign(f"{self._found(page, key, cases)}({self._prepared(page, value)})")
-        case, result = self._found(page, key, dict(zip(self._cases, itertools.count(), strict=False))), ""
-        prepared = self._prepared(page, value)
-        result = page.lower.new_name("value")
+        case = self._found(page, key, {name: number for number, name in enumerate(self._cases)})
+        prepared, result = self._prepared(page, value), page.lower.new_name("value")
         for number, block in enumerate(self._cases.values()):
             page.line(f"{'elif' if number else 'if'} {case} == {number}:")
             with page.indented():
