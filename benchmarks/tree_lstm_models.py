@@ -1,4 +1,4 @@
-"""One Tree-LSTM, written four ways: the same cells and weights, and the same loss at every node.
+"""One Tree-LSTM, written several ways: the same cells and weights, and the same loss at every node or at the root.
 
 - `TreeLSTM`: for one tree, with cells; Foldloom batches it, and without Foldloom it runs one by one.
 - `by_hand`: the strongest level-by-level batching we know how to write by hand.
@@ -50,16 +50,21 @@ class Merge(nn.Module):
 
 
 class TreeLSTM(nn.Module):
-    """Tai et al. 2015, binary, with a classifier at every node."""
+    """Tai et al. 2015, binary, with a classifier at every node, or at the root alone."""
 
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, labels: int = 5) -> None:
+    def __init__(
+        self, vocabulary: int, embedding: int, hidden: int, labels: int = 5, *, at_every_node: bool = True
+    ) -> None:
         super().__init__()
+        self.at_every_node = at_every_node
         self.leaf = fl.cell(Leaf(vocabulary, embedding, hidden))
         self.merge = fl.cell(Merge(hidden))
         self.classify = nn.Linear(hidden, labels)
 
     def forward(self, tree: Tree) -> tuple[list[torch.Tensor], np.ndarray]:
-        """The state and the label of every node, children before parents."""
+        """The state and the label of every node that counts, children before parents."""
+        if not self.at_every_node:
+            return [self.state(tree)[0]], np.array([tree.label])
         leaf, merge = self.leaf, self.merge
         states: list[torch.Tensor] = []
         labels: list[int] = []
@@ -73,6 +78,11 @@ class TreeLSTM(nn.Module):
         visit(tree)
         return states, np.array(labels)
 
+    def state(self, tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:
+        if tree.left is None:
+            return self.leaf(tree.word)  # type: ignore[no-any-return]
+        return self.merge(*self.state(tree.left), *self.state(tree.right))  # type: ignore[no-any-return]
+
     def loss(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(self.classify(states), labels, reduction="sum")
 
@@ -83,6 +93,10 @@ class TreeLSTM(nn.Module):
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------
+
+
+ROOT = 2**15
+"""In place of the level of a reader: nobody reads a root. Above all levels, so that roots come last in theirs."""
 
 
 @dataclass
@@ -113,7 +127,7 @@ def flatten(tree: Tree) -> FlatTree:
             left.append(a)
             right.append(b)
             level.append(1 + max(level[a], level[b]))
-    reader_level = np.full(len(level), 2**15, np.int64)
+    reader_level = np.full(len(level), ROOT, np.int64)
     for position, (a, b) in enumerate(zip(left, right, strict=True)):
         if a >= 0:
             reader_level[a] = reader_level[b] = level[position]
@@ -131,6 +145,7 @@ def flatten(tree: Tree) -> FlatTree:
 class HandPlan:
     words: torch.Tensor
     labels: torch.Tensor
+    root_labels: torch.Tensor
     runs: list[list[tuple[int, int]]]
     """For each level, the (reading level, size) of its runs, in order; -1 reads a root."""
     permutations: list[torch.Tensor]
@@ -163,12 +178,13 @@ def plan_by_hand(trees: Sequence[FlatTree]) -> HandPlan:
     level_sizes = np.bincount(level)
     runs: list[list[tuple[int, int]]] = [[] for _ in level_sizes]
     for at, reader, size in zip(run_level.tolist(), run_reader.tolist(), run_size.tolist(), strict=True):
-        runs[at].append((reader if reader < 2**15 else -1, size))
+        runs[at].append((reader if reader < ROOT else -1, size))
     inner = order[level_sizes[0] :]
     children = torch.from_numpy(np.stack([inbox_position[left[inner]], inbox_position[right[inner]]], 1).reshape(-1))
     return HandPlan(
         words=torch.from_numpy(word[order[: level_sizes[0]]]),
         labels=torch.from_numpy(label[order]),
+        root_labels=torch.from_numpy(label[order[reader_level[order] == ROOT]]),
         runs=runs,
         permutations=list(children.split((2 * level_sizes[1:]).tolist())),
     )
@@ -181,18 +197,21 @@ def loss_by_hand(model: TreeLSTM, plan: HandPlan) -> torch.Tensor:
     states: list[torch.Tensor] = []
 
     def deliver(level: int, h: torch.Tensor, c: torch.Tensor) -> None:
-        states.append(h)
         runs = plan.runs[level]
         for (reader, _), rows in zip(runs, torch.cat((h, c), 1).split([size for _, size in runs]), strict=True):
             if reader >= 0:
                 inboxes[reader].append(rows)
+        if model.at_every_node:
+            states.append(h)
+        elif runs[-1][0] < 0:
+            states.append(h[-runs[-1][1] :])
 
     deliver(0, *leaf(plan.words))
     for level, permutation in enumerate(plan.permutations, 1):
         inbox = inboxes[level][0] if len(inboxes[level]) == 1 else torch.cat(inboxes[level])
         children = inbox.index_select(0, permutation).view(-1, 4 * hidden)
         deliver(level, *merge(*children.split(hidden, 1)))
-    return model.loss(torch.cat(states), plan.labels)
+    return model.loss(torch.cat(states), plan.labels if model.at_every_node else plan.root_labels)
 
 
 # --- the limit ---------------------------------------------------------------------------------------------------
@@ -225,11 +244,17 @@ class ProductsAlone:
         return (weight.detach(), *made, torch.empty_like(weight), torch.tensor(sizes))
 
     def run(self) -> None:
-        for weight, inputs, outputs, grad_inputs, grad_weight, sizes in self.layers:
-            blocks = list(self._blocks(sizes.tolist(), inputs, outputs, grad_inputs))
-            for block_in, block_out, _ in blocks:
+        self.forward()
+        self.backward()
+
+    def forward(self) -> None:
+        for weight, inputs, outputs, _, _, sizes in self.layers:
+            for block_in, block_out in self._blocks(sizes.tolist(), inputs, outputs):
                 torch.mm(block_in, weight.t(), out=block_out)
-            for _, block_out, block_grad in reversed(blocks):
+
+    def backward(self) -> None:
+        for weight, inputs, outputs, grad_inputs, grad_weight, sizes in reversed(self.layers):
+            for block_out, block_grad in reversed(list(self._blocks(sizes.tolist(), outputs, grad_inputs))):
                 torch.mm(block_out, weight, out=block_grad)
             torch.mm(outputs.t(), inputs, out=grad_weight)
 

@@ -1,0 +1,155 @@
+"""The tasks: sizes, data and first weights, in files that every peer can read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.corpora import labelled_trees
+from benchmarks.trees import Tree, as_arrays, random_tree
+from examples.tree_lstm import TreeLSTM
+
+LABELS = 5
+
+
+@dataclass(frozen=True)
+class Made:
+    """A task as it is measured."""
+
+    examples: str
+    """What one is called."""
+    data: Mapping[str, np.ndarray]
+    model: nn.Module
+    """The plain program, whose first weights all peers start from."""
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Setup:
+    name: str
+    title: str
+    task: str
+    """The program that peers write for it."""
+    make: Callable[[Path, int], Made]
+    """Of the folder with real data, and how many examples are wanted."""
+    count: int = 2048
+    """At most so many examples."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """A task in files, and the sizes of its examples."""
+
+    setup: Setup
+    made: Made
+    data: Path
+    weights: Path
+
+    @property
+    def example_sizes(self) -> list[int]:
+        sizes: list[int] = self.made.data["size"].tolist()
+        return sizes
+
+
+def write(setup: Setup, data: Path, folder: Path) -> Files:
+    torch.manual_seed(0)
+    made = setup.make(data, setup.count)
+    files = Files(setup, made, folder / f"{setup.name}-data.npz", folder / f"{setup.name}-weights.npz")
+    _save(files.data, made.data)
+    _save(files.weights, {name: value.numpy() for name, value in made.model.state_dict().items()})
+    return files
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+# --- trees -------------------------------------------------------------------------------------------------------
+
+
+def _treebank(embedding: int, hidden: int, *, at_every_node: bool) -> Callable[[Path, int], Made]:
+    def make(folder: Path, count: int) -> Made:
+        trees, words = labelled_trees(folder if (folder / "sst").is_dir() else None, count)
+        return _trees(trees[:count], words, embedding, hidden, at_every_node=at_every_node)
+
+    return make
+
+
+def _trees(trees: list[Tree], words: int, embedding: int, hidden: int, *, at_every_node: bool) -> Made:
+    sizes = {"words": words, "embedding": embedding, "hidden": hidden, "at_every_node": int(at_every_node)}
+    return Made("trees", as_arrays(trees), TreeLSTM(words, embedding, hidden, LABELS), sizes)
+
+
+def _iclr(*, shared_shape: bool) -> Callable[[Path, int], Made]:
+    """The set-up of Looks et al., ICLR 2017: trees of 128 leaves and states of 1,024."""
+    words = 1000
+
+    def reworded(tree: Tree, source: random.Random) -> Tree:
+        if tree.left is None:
+            return Tree(source.randrange(LABELS), source.randrange(words))
+        left, right = reworded(tree.left, source), reworded(tree.right, source)
+        return Tree(source.randrange(LABELS), left=left, right=right)
+
+    def make(folder: Path, count: int) -> Made:
+        source = random.Random(0)
+        first = random_tree(source, 128, words, LABELS)
+        if shared_shape:
+            trees = [reworded(first, source) for _ in range(count)]
+        else:
+            trees = [random_tree(source, 128, words, LABELS) for _ in range(count)]
+        return _trees(trees, words, 300, 1024, at_every_node=False)
+
+    return make
+
+
+# --- all ---------------------------------------------------------------------------------------------------------
+
+SETUPS = {
+    setup.name: setup
+    for setup in (
+        Setup(
+            "tree-lstm",
+            "Tree-LSTM, embedding 300, hidden 150, loss at every node",
+            "tree-lstm",
+            _treebank(300, 150, at_every_node=True),
+        ),
+        Setup(
+            "tree-lstm-256",
+            "Tree-LSTM, embedding 256, hidden 256, loss at every node",
+            "tree-lstm",
+            _treebank(256, 256, at_every_node=True),
+        ),
+        Setup(
+            "tree-lstm-root",
+            "Tree-LSTM, embedding 300, hidden 150, loss at the root",
+            "tree-lstm",
+            _treebank(300, 150, at_every_node=False),
+        ),
+        Setup(
+            "tree-lstm-root-256",
+            "Tree-LSTM, embedding 256, hidden 256, loss at the root",
+            "tree-lstm",
+            _treebank(256, 256, at_every_node=False),
+        ),
+        Setup(
+            "iclr-shared",
+            "Tree-LSTM, trees of 128 leaves and one shape, hidden 1,024, loss at the root",
+            "tree-lstm",
+            _iclr(shared_shape=True),
+            count=512,
+        ),
+        Setup(
+            "iclr-different",
+            "Tree-LSTM, trees of 128 leaves and all shapes different, hidden 1,024, loss at the root",
+            "tree-lstm",
+            _iclr(shared_shape=False),
+            count=512,
+        ),
+    )
+}

@@ -1,0 +1,13 @@
+"""Foldloom: ``python -m benchmarks.peers.workers.foldloom_ways cells``."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.peers.protocol import serve
+from benchmarks.peers.workers import foldloom_trees
+
+if __name__ == "__main__":
+    way = sys.argv[1]
+    tasks = {"tree-lstm": foldloom_trees.WAYS}
+    serve({task: ways[way] for task, ways in tasks.items() if way in ways})
