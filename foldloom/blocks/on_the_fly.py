@@ -12,6 +12,7 @@ from foldloom.blocks.block import Block
 from foldloom.blocks.inference import head, known
 from foldloom.blocks.lowering import Lowering, Run
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType
+from foldloom.lazy.weights import module_of
 
 
 class OnTheFly(Block):
@@ -40,8 +41,7 @@ class OnTheFly(Block):
 
     @property
     def module(self) -> torch.nn.Module | None:
-        owner = self._fn if isinstance(self._fn, torch.nn.Module) else getattr(self._fn, "__self__", None)
-        return owner if isinstance(owner, torch.nn.Module) else None
+        return module_of(self._fn)
 
     def lowered(self, lower: Lowering) -> Run:
         fn, as_tensors = self._fn, _as_tensors(known(self.takes), lower)

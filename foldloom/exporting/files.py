@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.export import Dim, ExportedProgram
@@ -16,6 +16,8 @@ from torch.export import Dim, ExportedProgram
 from foldloom.blocks.model import Model
 from foldloom.errors import ExportError
 from foldloom.exporting.model import StaticModel, dynamic_dims, static_model
+from foldloom.lazy.cell import Cell
+from foldloom.lazy.weights import module_of
 from foldloom.runtime.description import KEY
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
@@ -25,12 +27,22 @@ PARTS = 3
 """Of a loop in a file. A Tree-LSTM that merges 4,749 times at batch 256 does so on 21,515 places in one part, on 7,569 in three."""
 
 
+@runtime_checkable
+class Exportable(Protocol):
+    """A model that has something else exported than itself: a module whose ``forward`` gives what its loss is made of, say, exports what
+    answers."""
+
+    def to_export(self) -> Callable[..., Any]:
+        """A compiled block, or a function of one example."""
+
+
 def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] = ()) -> None:
     """Write a model into one file, ``.onnx`` or ``.pt2``, that runs examples of every shape.
 
     ``model`` is a compiled block, or a module or function of one example that never asks for a computed value. Of the latter, ``examples``
     show what it calls: which cells, with which types and settings, and in which order. The model is exported as it is in evaluation
-    mode. `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
+    mode. A module with a method ``to_export``, as all models of `foldloom.models` have, is exported as what that gives.
+    `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
     """
     export_to(model, [path], examples)
 
@@ -44,6 +56,8 @@ def export_to(
             raise ExportError(
                 f"fl.export writes .onnx and .pt2, and cannot tell which {str(path)!r} is to be: end its name so"
             )
+    if isinstance(model, Exportable):
+        model = model.to_export()
     with _evaluating(model), torch.no_grad():
         static = static_model(model, examples, parts=parts)
         program = exported_program(static)
@@ -122,7 +136,10 @@ def _first_line(error: BaseException) -> str:
 @contextmanager
 def _evaluating(model: object) -> Iterator[None]:
     """The model in evaluation mode, and each of its modules as it was afterwards."""
-    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    whole = module_of(model)
+    found = [] if whole is None else list(whole.modules())
+    # A cell has its module's children, but not the module itself, among its own.
+    modules = {*found, *[module.module for module in found if isinstance(module, Cell) and module.module is not None]}
     before = [module.training for module in modules]
     for module in modules:
         module.training = False

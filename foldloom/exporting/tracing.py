@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -18,10 +19,11 @@ from torch.export import Dim, export
 from foldloom.errors import ExportError
 from foldloom.execution import Kernel
 from foldloom.execution.kernels import dtype_of
+from foldloom.exporting.recurrent import along_rows
 from foldloom.graph import Op
 from foldloom.lazy.cell import find_cell
 from foldloom.lazy.operations import is_function, kernels_of
-from foldloom.lazy.weights import Weights
+from foldloom.lazy.weights import Weights, module_of
 from foldloom.ragged import Ragged
 
 _MEMBERS, _ROWS = 5, 7
@@ -62,6 +64,9 @@ def traced(op: Op, owner: object) -> Traced:
 def _kernel(op: Op, owner: object) -> Kernel:
     (kernel,) = kernels_of([op], owner, Weights(owner))
     assert kernel is not None, "inputs are not traced"
+    module = kernel.module
+    if isinstance(module, torch.nn.RNNBase) and op.inputs[0].ragged:
+        return Kernel(op, partial(along_rows, module), module)
     return kernel
 
 
@@ -129,9 +134,9 @@ def weight_key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def named_weights(owner: object, modules: Sequence[torch.nn.Module]) -> dict[tuple[Any, ...], tuple[str, torch.Tensor]]:
     """The user's own tensors by what a trace shows of them, under their paths."""
-    owners = [owner] if isinstance(owner, torch.nn.Module) else []
+    whole = module_of(owner)
     found: dict[tuple[Any, ...], tuple[str, torch.Tensor]] = {}
-    for module in (*owners, *modules):
+    for module in (*(() if whole is None else (whole,)), *modules):
         for path, tensor in (*module.named_parameters(), *module.named_buffers()):
             found.setdefault(weight_key(tensor), (path, tensor))
     return found

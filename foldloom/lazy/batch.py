@@ -20,7 +20,7 @@ from foldloom.lazy.operations import is_function, kernels_of
 from foldloom.lazy.recorder import Recorder
 from foldloom.lazy.scope import recording_into, scope, user_line
 from foldloom.lazy.tensor import LazyTensor
-from foldloom.lazy.weights import Weights, paths_of
+from foldloom.lazy.weights import Weights, module_of, paths_of
 from foldloom.recording import Recording, merge_recordings
 from foldloom.results import stack_values, stacked, template_of, unstacked
 from foldloom.schedulers import ByAgenda, ByDepth, Scheduler
@@ -180,7 +180,7 @@ def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable
 def record(function: Callable[..., Any], *args: Any) -> Recording:
     """What the function asks for on one example, computed later: plan several with `plan`, run them with `Batched.run`.
 
-    If the function is a module, its cells are named by their path in it, and the recording can be kept on disk.
+    If the function is a module, or a method of one, its cells are named by their path in it, and the recording can be kept on disk.
     """
     watch_modules()
     watch_functions()
@@ -191,10 +191,11 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
         with recording_into(recorder), collector_resting():
             recorder.end_example(*_record_example(recorder, function, args, 0))
         recorder.unchanged.check_modules()
-        if not isinstance(function, torch.nn.Module):
+        module = module_of(function)
+        if module is None:
             return recorder.close()
-        cells = paths_of_cells(function, [op.key for op in recorder.ops if not op.is_input and not is_function(op)])
-        return recorder.close(cells, paths_of(function) if any(op.shared for op in recorder.ops) else None)
+        cells = paths_of_cells(module, [op.key for op in recorder.ops if not op.is_input and not is_function(op)])
+        return recorder.close(cells, paths_of(module) if any(op.shared for op in recorder.ops) else None)
     finally:
         recorder.end()
 

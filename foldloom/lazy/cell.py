@@ -18,6 +18,7 @@ from foldloom.graph import Op, Type
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
 from foldloom.lazy.rules.modules import batched_module, can_be_batched, flat_results, returned_by_module
 from foldloom.lazy.scope import autocast_state, scope
+from foldloom.lazy.weights import module_of
 
 _PROBE_SIZE = 3
 """How many members a cell is tried on to learn the types of its outputs."""
@@ -106,10 +107,7 @@ class Cell(torch.nn.Module):
     @property
     def module(self) -> torch.nn.Module | None:
         """Where the cell's weights live."""
-        owner = (
-            self.function if isinstance(self.function, torch.nn.Module) else getattr(self.function, "__self__", None)
-        )
-        return owner if isinstance(owner, torch.nn.Module) else None
+        return module_of(self.function)
 
     @property
     def device(self) -> torch.device | None:
@@ -305,12 +303,12 @@ def _is_at(owner: torch.nn.Module, path: str, key: str) -> bool:
 
 def find_cell(key: str, owner: object) -> Cell:
     """The live cell that a recorded op names: by its path in the owner, or by the key it was born with."""
-    found = _cell_of_key.get(key)
-    if found is None and isinstance(owner, torch.nn.Module):
-        module = dict(owner.named_modules()).get(key)
+    found, whole = _cell_of_key.get(key), module_of(owner)
+    if found is None and whole is not None:
+        module = dict(whole.named_modules()).get(key)
         found = module if isinstance(module, Cell) or module is None else cell_of_module(module)
     if not isinstance(found, Cell):
-        where = type(owner).__name__ if isinstance(owner, torch.nn.Module) else "this process"
+        where = "this process" if whole is None else type(whole).__name__
         raise CellMismatchError(
             f"the plan uses a cell {key!r} that {where} does not have. Run a plan with the model it was recorded with: "
             "`fl.batch(model).run(plan)`, where the plan's recordings came from `fl.record(model, example)`"

@@ -40,6 +40,12 @@ def named_by_path(names: dict[str, str], shared: Any) -> Hashable:
     return function, template, tuple([named_by_path(names, source) for source in sources]), mode
 
 
+def module_of(function: object) -> torch.nn.Module | None:
+    """The module that a function is, or whose method it is: where its weights and its cells have their names."""
+    owner = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
 def paths_of(module: torch.nn.Module) -> dict[str, str]:
     """For each weight that has a name, its path in the module."""
     return {
@@ -53,7 +59,8 @@ class Weights:
     """The weights of one run: found by name, derived ones computed once."""
 
     def __init__(self, owner: object) -> None:
-        self._by_path = dict(owner.named_parameters()) if isinstance(owner, torch.nn.Module) else {}
+        module = module_of(owner)
+        self._by_path = {} if module is None else dict(module.named_parameters())
         self._derived: dict[Hashable, torch.Tensor] = {}
 
     def remember(self, derivation: Hashable, tensor: torch.Tensor) -> None:

@@ -58,6 +58,9 @@ class AttentionAdder(ForOneExample):
         weights = torch.softmax(self.score(states).squeeze(1), 0)
         return self.add(weights @ states).squeeze(0), example.target
 
+    def answer(self, example: Addition) -> torch.Tensor:
+        return self(example)[0]  # type: ignore[no-any-return]
+
     def total_loss(self, results: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         found, targets = results
         return F.mse_loss(found, targets.to(found), reduction="sum")

@@ -122,6 +122,12 @@ class ChildSumTreeLSTM(ForOneExample):
             return self.leaf(gates)  # type: ignore[no-any-return]
         return self.sum(gates, [self.state(child) for child in node.children])  # type: ignore[no-any-return]
 
+    def probabilities(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.classify(self.dropout(states)), -1)
+
+    def answer(self, example: LabelledTree) -> torch.Tensor:
+        return self.probabilities(self(example)[0])
+
     def total_loss(self, results: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         states, labels = results
         scores = self.classify(self.dropout(states))
@@ -129,5 +135,4 @@ class ChildSumTreeLSTM(ForOneExample):
 
     def predict(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
-            states, _ = self.results(batch)
-            return torch.softmax(self.classify(self.dropout(states)), 1)
+            return self.probabilities(self.results(batch)[0])

@@ -82,6 +82,9 @@ class NeuralModuleNetwork(ForOneExample):
             return self.measure(attention), question.answer
         return self.classify(seen @ torch.softmax(attention, dim=0)), question.answer
 
+    def answer(self, question: Question) -> torch.Tensor:
+        return torch.softmax(self(question)[0], -1)
+
     def total_loss(self, results: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         scores, answers = results
         return F.cross_entropy(scores, answers.to(scores.device), ignore_index=UNLABELLED, reduction="sum")

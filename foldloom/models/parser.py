@@ -152,7 +152,7 @@ class TransitionParser(ForOneExample):
         of_actions = total_cross_entropy(results.scores.values, results.actions)
         return of_actions + total_cross_entropy(results.relation_scores.values, results.relations)
 
-    def parse(self, sentence: NumberedSentence) -> Parse:
+    def answer(self, sentence: NumberedSentence) -> Parse:
         """Where its own decisions lead."""
         states, at = self.read(sentence), Configuration(len(sentence.words))
         relations: dict[int, torch.Tensor] = {}
@@ -170,5 +170,5 @@ class TransitionParser(ForOneExample):
                 "a parser finds its way as it goes, so that its parses cannot be planned: give model.predict the sentences"
             )
         with torch.no_grad():
-            parses: list[Parse] = together(self.parse)(batch)
+            parses: list[Parse] = together(self.answer)(batch)
         return parses

@@ -135,6 +135,12 @@ class SPINN(ForOneExample):
             return SHIFT
         return int(self.predict_transition(tracked).argmax()) if buffer else REDUCE
 
+    def probabilities(self, phrases: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.classify(phrases), -1)
+
+    def answer(self, tree: NumberedTree) -> torch.Tensor:
+        return self.probabilities(self(tree).phrases[-1])
+
     def total_loss(self, results: Reading) -> torch.Tensor:
         of_labels = total_cross_entropy(self.classify(results.phrases.values), results.labels)
         # Of the ways that it goes by itself it does not know which are right.
@@ -146,7 +152,7 @@ class SPINN(ForOneExample):
     def predict(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
             phrases = self.results(batch).phrases
-            return torch.softmax(self.classify(last_rows(phrases.values, phrases.lengths)), 1)
+            return self.probabilities(last_rows(phrases.values, phrases.lengths))
 
 
 def _children_first(tree: NumberedTree) -> list[NumberedTree]:

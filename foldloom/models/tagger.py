@@ -97,15 +97,18 @@ class Tagger(ForOneExample):
             start += len(word)
         return remembered
 
-    def scores(self, results: tuple[Ragged, list[Tags]]) -> torch.Tensor:
-        scores: torch.Tensor = self.score(self.dropout(results[0].values))
+    def scores(self, states: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.score(self.dropout(states))
         return scores
 
+    def answer(self, sentence: NumberedSentence) -> list[torch.Tensor]:
+        return [self.scores(state).argmax() for state in self(sentence)[0]]
+
     def total_loss(self, results: tuple[Ragged, list[Tags]]) -> torch.Tensor:
-        return total_cross_entropy(self.scores(results), results[1])
+        return total_cross_entropy(self.scores(results[0].values), results[1])
 
     def predict(self, batch: Batch) -> list[list[int]]:
         with torch.no_grad():
-            results = self.results(batch)
-            best = self.scores(results).argmax(1)
-        return [part.tolist() for part in best.split(results[0].lengths.tolist())]
+            states = self.results(batch)[0]
+            best = self.scores(states.values).argmax(1)
+        return [part.tolist() for part in best.split(states.lengths.tolist())]

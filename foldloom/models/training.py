@@ -7,7 +7,7 @@ computed from all of it at once, in ordinary torch code.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,15 @@ class Trainable(nn.Module, ABC):
     def results(self, batch: Batch) -> Any:
         """What the model gives of each example, stacked."""
 
+    @property
+    @abstractmethod
+    def one_example(self) -> Callable[[Any], Any]:
+        """What `results` is made of: a function of one example, to be looked at, or run in another way than that."""
+
+    def gathered(self, stacked: Any) -> Any:
+        """What ``one_example`` gives of several examples, stacked, as `results` would have it."""
+        return stacked
+
     @abstractmethod
     def total_loss(self, results: Any) -> torch.Tensor:
         """Summed over the examples."""
@@ -51,6 +60,10 @@ class Trainable(nn.Module, ABC):
     @abstractmethod
     def predict(self, batch: Batch) -> Any:
         """The answer for each example: rows of a tensor, or a list. Dropout is the caller's affair (``model.eval()``)."""
+
+    @abstractmethod
+    def to_export(self) -> Callable[[Any], Any]:
+        """What answers one example, which is what `fl.export` writes: a compiled block, or a function of the example."""
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """The mean over the examples, so that the parts of a batch average to the whole, however large its examples are."""
@@ -63,9 +76,20 @@ class ForOneExample(Trainable):
     def record(self, example: Any) -> Recording:
         return record(self, example)
 
+    @property
+    def one_example(self) -> Callable[[Any], Any]:
+        return self
+
     def results(self, batch: Batch) -> Any:
         batched = together(self, stack=True)
         return batched.run(batch) if isinstance(batch, Planned) else batched(batch)
+
+    def answer(self, example: Any) -> Any:
+        """What `predict` gives of one example, as it can be recorded; if nothing else is said, all that ``forward`` gives."""
+        return self(example)
+
+    def to_export(self) -> Callable[[Any], Any]:
+        return self.answer
 
 
 def set_vectors(model: nn.Module, vectors: npt.ArrayLike) -> None:

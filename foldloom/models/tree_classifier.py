@@ -5,9 +5,11 @@ A tree is ``(label, word)`` or ``(label, child, child, ...)``, words and labels 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -17,6 +19,7 @@ from foldloom.blocks.planner import Planner
 from foldloom.data.structures import Expression, Tree
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.models.training import UNLABELLED, Batch, Trainable, last_rows
+from foldloom.ragged import Ragged
 from foldloom.recording import Recording
 
 NumberedTree = tuple[Any, ...]
@@ -50,10 +53,10 @@ def children_of(tree: NumberedTree) -> int:
     return 0 if isinstance(tree[1], int) else len(tree) - 1
 
 
-def node_states(leaf: nn.Module, merge: nn.Module, state: Any, arity: int = 2) -> fb.Block:
+def tree_state(leaf: nn.Module, merge: nn.Module, state: Any, arity: int, *, collects: bool) -> fb.Block:
     """From a tree to its state, by ``leaf`` of a word and ``merge`` of ``arity`` states, zeros for children that are missing.
 
-    The metric ``state`` has what every node shows: its state, or of several parts the first.
+    If it ``collects``, the metric ``state`` has what every node shows: its state, or of several parts the first.
     """
     tree = fb.ForwardDeclaration(fb.PyObjectType(), state)
     cases = {0: fb.GetItem(1) >> fb.Scalar("int64") >> leaf}
@@ -64,7 +67,8 @@ def node_states(leaf: nn.Module, merge: nn.Module, state: Any, arity: int = 2) -
             missing = [fb.Zeros(state) for _ in range(arity - count)]
             cases[count] = fb.AllOf(*present, *missing) >> merge
         given = fb.OneOf(children_of, cases).reads(node.input)
-        fb.Metric("state").reads(given[0] if isinstance(state, tuple) else given, node.input[0])
+        if collects:
+            fb.Metric("state").reads(given[0] if isinstance(state, tuple) else given, node.input[0])
         node.output.reads(given)
     tree.resolve_to(node)
     return node
@@ -76,9 +80,16 @@ class TreeClassifier(Trainable):
     The answer for a tree is the probability of each label at its root.
     """
 
-    def __init__(self, states: fb.Block, size: int, labels: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, leaf: nn.Module, merge: nn.Module, state: Any, labels: int, *, dropout: float = 0.0, arity: int = 2
+    ) -> None:
         super().__init__()
-        self.states = fb.compile(states >> fb.Void())
+        self.states = fb.compile(tree_state(leaf, merge, state, arity, collects=True) >> fb.Void())
+        # Training looks at every node, an answer at the root alone.
+        self._root = tree_state(leaf, merge, state, arity, collects=False)
+        size = state
+        if isinstance(state, tuple):
+            size, self._root = state[0], self._root >> fb.GetItem(0)
         self.dropout, self.classify = nn.Dropout(dropout), nn.Linear(size, labels)
 
     @property
@@ -91,6 +102,18 @@ class TreeClassifier(Trainable):
     def results(self, batch: Batch) -> fb.MetricRows:
         rows: fb.MetricRows = self.states(batch)[1]["state"]
         return rows
+
+    @property
+    def one_example(self) -> Callable[[NumberedTree], tuple[list[torch.Tensor], npt.NDArray[np.int64]]]:
+        return self._states_of
+
+    def _states_of(self, tree: NumberedTree) -> tuple[list[torch.Tensor], npt.NDArray[np.int64]]:
+        states, labels = zip(*self.states.one_example(tree)[1]["state"], strict=True)
+        return list(states), np.array(labels)
+
+    def gathered(self, stacked: tuple[Ragged, list[npt.NDArray[np.int64]]]) -> fb.MetricRows:
+        states, labels = stacked
+        return fb.MetricRows(states.values, states.lengths, torch.from_numpy(np.concatenate(labels)))
 
     def forward(self, trees: Batch) -> tuple[torch.Tensor, Any]:
         rows = self.results(trees)
@@ -106,3 +129,7 @@ class TreeClassifier(Trainable):
         with torch.no_grad():
             rows = self.results(batch)
             return torch.softmax(self.classify(self.dropout(last_rows(rows.values, rows.lengths))), 1)
+
+    def to_export(self) -> fb.Model:
+        answer = fb.compile(self._root >> nn.Sequential(self.dropout, self.classify, nn.Softmax(1)))
+        return answer.to(self.classify.weight.dtype)

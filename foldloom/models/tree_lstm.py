@@ -11,26 +11,33 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from foldloom import blocks as fb
 from foldloom.models.training import set_vectors
-from foldloom.models.tree_classifier import TreeClassifier, node_states
+from foldloom.models.tree_classifier import TreeClassifier
 
 State = tuple[torch.Tensor, torch.Tensor]
 """What a node shows, and what it remembers."""
 
 
-class Leaf(nn.Module):
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0) -> None:
+class StateOfVector(nn.Module):
+    def __init__(self, size: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.embed = nn.Embedding(vocabulary, embedding, sparse=True)
-        self.dropout, self.gates = nn.Dropout(dropout), nn.Linear(embedding, 3 * hidden)
+        self.dropout, self.gates = nn.Dropout(dropout), nn.Linear(size, 3 * hidden)
 
-    def forward(self, word: torch.Tensor) -> State:
-        gates = self.gates(self.dropout(self.embed(word)))
+    def forward(self, vector: torch.Tensor) -> State:
+        gates = self.gates(self.dropout(vector))
         size = gates.shape[1] // 3
         input_gate, output_gate = torch.sigmoid(gates[:, : 2 * size]).chunk(2, 1)
         memory = input_gate * torch.tanh(gates[:, 2 * size :])
         return output_gate * torch.tanh(memory), memory
+
+
+class Leaf(StateOfVector):
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__(embedding, hidden, dropout)
+        self.embed = nn.Embedding(vocabulary, embedding, sparse=True)
+
+    def forward(self, word: torch.Tensor) -> State:
+        return super().forward(self.embed(word))
 
 
 class Merge(nn.Module):
@@ -49,14 +56,6 @@ class Merge(nn.Module):
         return output_gate * torch.tanh(memory), memory
 
 
-def tree_states(
-    vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0, recurrent_dropout: float = 0.0, arity: int = 2
-) -> fb.Block:
-    """From a tree to its state; the metric ``state`` has that of every node."""
-    leaf, merge = Leaf(vocabulary, embedding, hidden, dropout), Merge(hidden, recurrent_dropout, arity)
-    return node_states(leaf, merge, (hidden, hidden), arity)
-
-
 class TreeLSTM(TreeClassifier):
     def __init__(
         self,
@@ -70,7 +69,7 @@ class TreeLSTM(TreeClassifier):
         arity: int = 2,
         vectors: npt.ArrayLike | None = None,
     ) -> None:
-        states = tree_states(vocabulary, embedding, hidden, dropout, recurrent_dropout, arity)
-        super().__init__(states, hidden, labels, dropout)
+        leaf, merge = Leaf(vocabulary, embedding, hidden, dropout), Merge(hidden, recurrent_dropout, arity)
+        super().__init__(leaf, merge, (hidden, hidden), labels, dropout=dropout, arity=arity)
         if vectors is not None:
             set_vectors(self, vectors)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from foldloom.models.training import set_vectors
-from foldloom.models.tree_classifier import TreeClassifier, node_states
+from foldloom.models.tree_classifier import TreeClassifier
 
 
 class Word(nn.Module):
@@ -63,7 +63,7 @@ class _RecursiveNetwork(TreeClassifier):
         dropout: float = 0.0,
         vectors: npt.ArrayLike | None = None,
     ) -> None:
-        super().__init__(node_states(Word(vocabulary, size), self.compose(size), size), size, labels, dropout)
+        super().__init__(Word(vocabulary, size), self.compose(size), size, labels, dropout=dropout)
         if vectors is not None:
             set_vectors(self, vectors)
 

@@ -104,6 +104,13 @@ class WeaveNetwork(ForOneExample):
     def scores(self, vectors: torch.Tensor) -> torch.Tensor:
         return self.to_targets(vectors) * self.spread + self.mean  # type: ignore[no-any-return]
 
+    def answers(self, vectors: torch.Tensor) -> torch.Tensor:
+        scores = self.scores(vectors)
+        return scores.sigmoid() if self.classes else scores
+
+    def answer(self, molecule: Molecule) -> torch.Tensor:
+        return self.answers(self(molecule)[0])
+
     def total_loss(self, results: tuple[torch.Tensor, list[npt.NDArray[np.float64]]]) -> torch.Tensor:
         scores = self.scores(results[0])
         targets = torch.from_numpy(np.stack(results[1])).to(scores)
@@ -113,5 +120,4 @@ class WeaveNetwork(ForOneExample):
 
     def predict(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
-            scores = self.scores(self.results(batch)[0])
-            return scores.sigmoid() if self.classes else scores
+            return self.answers(self.results(batch)[0])

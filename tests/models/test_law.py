@@ -259,4 +259,4 @@ def test_law_where_own_decisions_lead(name: str) -> None:
 
 def test_law_of_parses() -> None:
     model, examples = made("parser")
-    check_on_the_fly(model.parse, examples, records=False)
+    check_on_the_fly(model.answer, examples, records=False)

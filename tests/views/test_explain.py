@@ -12,10 +12,9 @@ import pytest
 import torch
 
 import foldloom as fl
-from foldloom import blocks as fb
+from foldloom import models
 from foldloom.errors import ArgumentError
 from foldloom.lazy.cell import Cell
-from foldloom.models.tree_lstm import tree_states
 from foldloom.recording import merge_recordings
 from tests.views.programs import (
     TREES,
@@ -84,7 +83,7 @@ def test_what_it_takes() -> None:
 
 
 def test_compiled_block() -> None:
-    model = fb.compile(tree_states(10, 4, 4) >> fb.Void())
+    model = models.TreeLSTM(10, 4, 4).states
     trees = [(0, (1, 1), (2, 2)), (1, (1, 1), (1, (0, 4), (1, 2)))]
     assert same_counts(fl.explain(model, trees)) == same_counts(fl.explain(model.plan(trees)))
     with pytest.raises(ArgumentError, match=r"fb.compile\(block, scheduler=...\)"):
