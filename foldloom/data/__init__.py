@@ -6,13 +6,14 @@ Nothing here imports torch. ``conllu`` and ``rdkit`` are imported when a file is
 from foldloom.data.arithmetic import ArithmeticReader
 from foldloom.data.dependencies import ConlluReader
 from foldloom.data.molecules import MoleculeReader
-from foldloom.data.python_source import PythonReader
+from foldloom.data.python_source import ExpressionReader, PythonReader
 from foldloom.data.reading import Reader
 from foldloom.data.records import JsonReader
 from foldloom.data.structures import (
     Expression,
     Molecule,
     ParsedSentence,
+    SourceExpression,
     SourceFile,
     SyntaxTree,
     TaggedSentence,
@@ -29,6 +30,7 @@ __all__ = [
     "ConlluReader",
     "DataError",
     "Expression",
+    "ExpressionReader",
     "JsonReader",
     "Molecule",
     "MoleculeReader",
@@ -36,6 +38,7 @@ __all__ = [
     "PythonReader",
     "Reader",
     "SentimentReader",
+    "SourceExpression",
     "SourceFile",
     "SyntaxTree",
     "TaggedReader",

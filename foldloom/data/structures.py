@@ -126,3 +126,14 @@ class SourceFile:
     def functions(self) -> Iterator[SyntaxTree]:
         """All functions, inner ones before outer ones."""
         return (node for node in self.tree if node.kind in ("FunctionDef", "AsyncFunctionDef"))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceExpression:
+    """An expression as it is written in a Python program."""
+
+    name: str
+    """Of the file."""
+    line: int
+    text: str
+    tree: SyntaxTree

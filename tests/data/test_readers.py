@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import io
 import itertools
@@ -15,6 +16,7 @@ import pytest
 from foldloom import data
 from foldloom.data import reading
 from foldloom.data.arithmetic import made_expressions
+from foldloom.data.python_source import HIDDEN, OPERATORS, hide_operator, show_hidden
 from foldloom.errors import FoldloomError
 
 CONLLU = """# text = She cannot
@@ -210,11 +212,8 @@ def test_malformed_python(tmp_path: Path) -> None:
 
 
 def test_hidden_operators() -> None:
-    from foldloom.data.python_source import HIDDEN, expressions_with_operators, hide_operator
-
-    [file] = data.PythonReader(["f(a) + b * c", "x = [y]", "if not z: w"])
-    first, second = expressions_with_operators(file.tree)
-    assert (first.kind, second.kind) == ("BinOp", "UnaryOp")
+    [[expression]] = data.ExpressionReader(["f(a) + b * c"])
+    first = expression.tree
     for which, operator in enumerate(("Add", "Mult")):
         hidden, kind = hide_operator(first, which)
         assert kind == operator
@@ -222,6 +221,48 @@ def test_hidden_operators() -> None:
         assert sum(node.kind == operator for node in hidden) == 0
         assert sum(1 for _ in hidden) == sum(1 for _ in first)
     assert all(node.kind != HIDDEN for node in first)
+
+
+def test_expressions_of_programs(tmp_path: Path) -> None:
+    program = "def f(x):\n    if x > 'ä': return g(\n        x, [-1])\n    y = f(x)\n"
+    (tmp_path / "a.py").write_text(program, encoding="utf-8")
+    (tmp_path / "b.py").write_text("=")
+    reader = data.ExpressionReader(tmp_path, strict=False)
+    [expressions] = reader
+    assert reader.skipped == 1
+    assert [(each.line, each.text, each.tree.kind) for each in expressions] == [
+        (2, "x > 'ä'", "Compare"),
+        (2, "g(\n        x, [-1])", "Call"),
+    ]
+    assert {Path(expression.name).name for expression in expressions} == {"a.py"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a+(b)*-c",
+        "not x",
+        "a  is  not b",
+        "(a) < b <= c",
+        "f(a and b\n  and c, d or e)",
+        "'ä' + b",
+        "x if -y else [z//2]",
+    ],
+)
+def test_hidden_operators_are_shown_where_they_stand(text: str) -> None:
+    [[expression]] = data.ExpressionReader([text])
+    kinds = [node.kind for node in expression.tree if node.kind in OPERATORS]
+    for which, kind in enumerate(kinds):
+        shown = show_hidden(text, which)
+        assert shown is not None
+        restored = shown.replace("▢", OPERATORS[kind])
+        assert restored != shown
+        assert restored.split() == text.split()
+
+
+def test_every_operator_of_python_is_known() -> None:
+    bases = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+    assert set(OPERATORS) == {kind.__name__ for base in bases for kind in base.__subclasses__()}
 
 
 def test_paths_and_compressed_files(tmp_path: Path) -> None:

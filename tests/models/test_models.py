@@ -10,7 +10,7 @@ import torch
 
 import foldloom as fl
 from foldloom import data, models
-from foldloom.data.python_source import HIDDEN, expressions_with_operators, hide_operator
+from foldloom.data.python_source import HIDDEN, hide_operator
 from foldloom.errors import ArgumentError
 from foldloom.models import adding, child_sum_tree_lstm, tree_classifier
 from foldloom.models.words import UNKNOWN, WordTable
@@ -85,9 +85,8 @@ def test_child_sum_does_not_know_the_order_of_children_but_their_roles() -> None
 
 
 def test_syntax_trees_by_number() -> None:
-    [file] = data.PythonReader(["a + len(b)"])
-    [expression] = expressions_with_operators(file.tree)
-    hidden, kind = hide_operator(expression, 0)
+    [[expression]] = data.ExpressionReader(["a + len(b)"])
+    hidden, kind = hide_operator(expression.tree, 0)
     assert kind == "Add"
     assert set(child_sum_tree_lstm.kinds_of(hidden)) == {
         "BinOp", "Name", "Name a", HIDDEN, "Call", "Name len", "Name b"
