@@ -17,8 +17,9 @@
     │   └── BlockInputError     an example that is not what the blocks expect
     │       └── MissingKeyError     it lacks a field, or has a key that no case is for
     ├── DataError               a file that is not what its reader expects, with its name and line
-    └── ExportError             a model that cannot leave Python
-        └── ExportedFileError   an exported file that is not what it should be, or is asked for what it does not have
+    ├── ExportError             a model that cannot leave Python
+    │   └── ExportedFileError   an exported file that is not what it should be, or is asked for what it does not have
+    └── RunError                a folder that is not that of a training, or not of this one
 
 What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
 while it runs becomes a CellError that names the cell, the shapes and the example.
@@ -110,4 +111,8 @@ class ExportError(FoldloomError):
 
 
 class ExportedFileError(ExportError):
+    pass
+
+
+class RunError(FoldloomError):
     pass

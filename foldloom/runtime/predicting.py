@@ -1,18 +1,23 @@
-"""``foldloom predict --model FILE``: examples as lines of JSON in, results as lines of JSON out."""
+"""``foldloom predict``: examples as lines in, results as lines of JSON out.
+
+``--model FILE`` has what `fl.export` wrote and takes examples in JSON; it needs no torch. ``--run FOLDER`` has what ``foldloom train``
+kept and takes lines as its task has them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from foldloom.errors import FoldloomError
+from foldloom.errors import DataError, FoldloomError
 from foldloom.runtime.model import Model
 from foldloom.runtime.portable import imported
 
@@ -20,59 +25,99 @@ Commands = Any
 """What argparse returns from ``add_subparsers``; it has no public name."""
 
 
-def add_command(commands: Commands) -> None:
-    command = commands.add_parser("predict", help="the results of an exported model, without torch")
-    command.add_argument("--model", type=Path, required=True, metavar="FILE", help="what fl.export wrote")
+class Predictor(Protocol):
+    """What answers."""
+
+    def parse(self, line: str, /) -> Any:
+        """An example; raises what is wrong with the line."""
+
+    def __call__(self, examples: Sequence[Any], /) -> Sequence[Any]:
+        """A result for each."""
+
+
+class ExportedModel:
+    """What `fl.export` wrote, as `foldloom predict` uses it."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def parse(self, line: str) -> Any:
+        try:
+            return json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(f"not a line of JSON: {error}") from error
+
+    def __call__(self, examples: Sequence[Any]) -> Sequence[Any]:
+        return self._model(examples)
+
+
+OpenRun = Callable[[Path, int | None], Predictor]
+"""From the folder of a training, and a number of threads. It needs torch, which is not known here."""
+
+
+def add_command(commands: Commands, open_run: OpenRun) -> None:
+    command = commands.add_parser("predict", help="the answers of a trained or exported model")
+    model = command.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        "--run", type=Path, metavar="FOLDER", help="what foldloom train kept: lines as its task has them"
+    )
+    model.add_argument("--model", type=Path, metavar="FILE", help="what fl.export wrote: lines of JSON; needs no torch")
     command.add_argument(
         "--batch", type=int, default=1, metavar="N", help="how many lines to answer together (1: each as it comes)"
     )
     command.add_argument(
-        "--program", metavar="MODULE:FUNCTION", help="a function of the model and one example, for models of code"
+        "--program",
+        metavar="MODULE:FUNCTION",
+        help="with --model, a function of the model and one example, for models of code",
     )
     command.add_argument(
-        "--allow", action="append", default=[], metavar="MODULE", help="a module whose functions the file may call"
+        "--allow",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="with --model, a module whose functions the file may call",
     )
-    command.add_argument("--threads", type=int, metavar="N", help="how many of them ONNX Runtime may use")
+    command.add_argument("--threads", type=int, metavar="N", help="how many of them may be used")
     command.add_argument(
-        "examples",
-        nargs="?",
-        type=Path,
-        metavar="EXAMPLES",
-        help="a file with one example a line, in JSON (standard input)",
+        "examples", nargs="?", type=Path, metavar="EXAMPLES", help="a file with one example a line (standard input)"
     )
-    command.set_defaults(run=predict)
+    command.set_defaults(command=partial(_predict, open_run))
 
 
-def predict(options: argparse.Namespace) -> None:
+def _predict(open_run: OpenRun, options: argparse.Namespace) -> None:
     try:
-        program = None if options.program is None else imported(options.program, [options.program.partition(":")[0]])
-        model = Model(options.model, program, modules=options.allow, threads=options.threads)
+        predictor = _exported(options) if options.run is None else open_run(options.run, options.threads)
     except FoldloomError as error:
         sys.exit(f"foldloom predict: {error}")
     if options.examples is None:
-        _answer_all(model, sys.stdin, options.batch)
+        _answer_all(predictor, sys.stdin, options.batch)
         return
     with options.examples.open(encoding="utf-8") as lines:
-        _answer_all(model, lines, options.batch)
+        _answer_all(predictor, lines, options.batch)
 
 
-def _answer_all(model: Model, lines: Iterable[str], batch: int) -> None:
+def _exported(options: argparse.Namespace) -> ExportedModel:
+    program = None if options.program is None else imported(options.program, [options.program.partition(":")[0]])
+    return ExportedModel(Model(options.model, program, modules=options.allow, threads=options.threads))
+
+
+def _answer_all(predictor: Predictor, lines: Iterable[str], batch: int) -> None:
     numbered = enumerate(lines, 1)
     while together := list(islice(numbered, max(1, batch))):
-        for answer in answers(model, together):
+        for answer in answers(predictor, together):
             print(answer, flush=True)
 
 
-def answers(model: Model, lines: Sequence[tuple[int, str]]) -> Iterator[str]:
+def answers(predictor: Predictor, lines: Sequence[tuple[int, str]]) -> Iterator[str]:
     """A line for each of several numbered lines: ``{"result": ...}``, or ``{"error": ..., "line": ...}``."""
     examples: list[Any] = []
     errors: dict[int, str] = {}
     for place, (_, line) in enumerate(lines):
         try:
-            examples.append(json.loads(line))
-        except (json.JSONDecodeError, RecursionError) as error:
-            errors[place] = f"not a line of JSON: {error}"
-    results = iter(_results(model, examples))
+            examples.append(predictor.parse(line))
+        except DataError as error:
+            errors[place] = error.problem
+    results = iter(_results(predictor, examples))
     for place, (number, _) in enumerate(lines):
         found = errors[place] if place in errors else next(results)
         yield _written(found, number)
@@ -83,16 +128,16 @@ class _Result:
         self.value = value
 
 
-def _results(model: Model, examples: Sequence[Any]) -> list[_Result | str]:
+def _results(predictor: Predictor, examples: Sequence[Any]) -> list[_Result | str]:
     """What each example gives, or what is wrong with it."""
     if not examples:
         return []
     try:
-        return [_Result(result) for result in model(examples)]
+        return [_Result(result) for result in predictor(examples)]
     except Exception as error:  # whatever one example does, the next one is answered
         if len(examples) == 1:
             return [f"{type(error).__name__}: {error}"]
-    return [result for example in examples for result in _results(model, [example])]
+    return [result for example in examples for result in _results(predictor, [example])]
 
 
 def _written(found: _Result | str, number: int) -> str:

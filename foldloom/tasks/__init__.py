@@ -1,11 +1,17 @@
-"""Tasks by name, for the command line. One file a task; `task` says what they share."""
+"""Tasks by name. One file a task; `task` says what they share."""
 
-from foldloom.tasks.molecule import MoleculeTask
-from foldloom.tasks.parser import ParserTask
-from foldloom.tasks.tagger import TaggerTask
-from foldloom.tasks.task import Task
-from foldloom.tasks.tree_lstm import TreeLSTMTask
+from typing import Any
 
-TASKS: dict[str, Task] = {task.name: task for task in (TreeLSTMTask(), TaggerTask(), ParserTask(), MoleculeTask())}
+from foldloom.tasks.arithmetic import ArithmeticTask
+from foldloom.tasks.molecules import MoleculesTask
+from foldloom.tasks.parsing import ParsingTask
+from foldloom.tasks.sentiment import SentimentTask
+from foldloom.tasks.settings import Settings
+from foldloom.tasks.tagging import TaggingTask
+from foldloom.tasks.task import Data, Task
 
-__all__ = ["TASKS", "Task"]
+TASKS: dict[str, type[Task[Any]]] = {
+    task.name: task for task in (SentimentTask, TaggingTask, ParsingTask, MoleculesTask, ArithmeticTask)
+}
+
+__all__ = ["TASKS", "Data", "Settings", "Task"]

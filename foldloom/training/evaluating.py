@@ -1,0 +1,39 @@
+"""What a model answers to many examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from foldloom.errors import ArgumentError
+from foldloom.models.training import Trainable
+from foldloom.training.run import Run
+
+PARTS = ("train", "dev", "test")
+TOGETHER = 128
+"""Examples that are answered at once."""
+
+
+def predictions(model: Trainable, examples: Sequence[Any]) -> list[Any]:
+    """An answer for each example, without dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        answers: list[Any] = []
+        for start in range(0, len(examples), TOGETHER):
+            given = model.predict(examples[start : start + TOGETHER])
+            answers.extend(given.cpu() if isinstance(given, torch.Tensor) else given)
+        return answers
+    finally:
+        model.train(was_training)
+
+
+def evaluate(run: Run, part: str = "test", device: str | None = None) -> dict[str, Any]:
+    """The scores of the best weights on a part of the data."""
+    model, items = run.model().to(device or "cpu"), dict(run.data)[part]
+    if not items:
+        raise ArgumentError(f"the data of {run.folder} has nothing for {part}")
+    scores = run.task.scores(predictions(model, [run.task.example(item) for item in items]), items)
+    return {"task": run.task.name, "part": part, "examples": len(items), **scores}
