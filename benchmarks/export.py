@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import foldloom as fl
 from benchmarks.timing import interleaved, machine, median_ratio
 from benchmarks.trees import Tree, random_trees, read_treebank
-from foldloom import blocks as fb
-from foldloom.models.tree_lstm import tree_states
+from foldloom.models import TreeLSTM
 from foldloom.runtime import Model
 
 BATCHES = (1, 25, 256)
@@ -44,28 +42,22 @@ def numbered(tree: Tree) -> tuple[Any, ...]:
     return tree.label, numbered(tree.left), numbered(tree.right)
 
 
-def sentiment(words: int, embedding: int, hidden: int, labels: int = 5) -> fb.Model:
-    """From a tree to the probability of each label at its root."""
-    states = tree_states(words, embedding, hidden)
-    return fb.compile(states >> fb.GetItem(0) >> nn.Linear(hidden, labels) >> nn.Softmax(1)).eval()
-
-
-def one_by_one(model: fb.Model) -> Callable[[Any], torch.Tensor]:
+def one_by_one(model: TreeLSTM) -> Callable[[Any], torch.Tensor]:
     """The same in plain PyTorch, with the weights of the model."""
-    cells: Any = model.cells
-    leaf, merge, classify = (cells[name].function for name in ("Leaf", "Merge", "Linear"))
+    cells: Any = model.states.cells
+    leaf, merge = cells["Leaf"].function, cells["Merge"].function
 
     def state(tree: Any) -> Any:
         return leaf(torch.tensor([tree[1]])) if len(tree) == 2 else merge(state(tree[1]), state(tree[2]))
 
-    return lambda tree: torch.softmax(classify(state(tree)[0]), 1)[0]
+    return lambda tree: torch.softmax(model.classify(state(tree)[0]), 1)[0]
 
 
 def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     trees, words = (random_trees(2048), 18_000) if options.sst is None else read_treebank(options.sst)
     examples = [numbered(tree) for tree in trees]
-    model = sentiment(words, options.embedding, options.hidden)
+    model = TreeLSTM(words, options.embedding, options.hidden).eval()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sentiment.onnx"
         start = time.perf_counter()
@@ -80,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     print(", ".join(f"{name}: {value}" for name, value in machine().items()))
 
 
-def _compare(model: fb.Model, exported: Model, examples: Sequence[Any], batch: int, rounds: int) -> None:
+def _compare(model: TreeLSTM, exported: Model, examples: Sequence[Any], batch: int, rounds: int) -> None:
     alone = one_by_one(model)
     # A round answers so many examples that it takes long enough to be timed.
     calls = max(1, 32 // batch)
@@ -91,7 +83,7 @@ def _compare(model: fb.Model, exported: Model, examples: Sequence[Any], batch: i
 
     systems: dict[str, Callable[[int], Any]] = {
         "one by one": lambda number: [[alone(example) for example in examples] for examples in batches(number)],
-        "Foldloom": lambda number: [model(examples)[0] for examples in batches(number)],
+        "Foldloom": lambda number: [model.predict(examples) for examples in batches(number)],
         "ONNX file": lambda number: [exported(examples) for examples in batches(number)],
     }
     seconds = interleaved(systems, rounds=rounds)

@@ -6,7 +6,8 @@ that were given but no weights: cells are named, not held.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -61,6 +62,51 @@ class Output:
 
 
 OUTPUT = Output()
+
+
+class OutputRun:
+    """A list of computed tensors."""
+
+    __slots__ = ("length",)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __repr__(self) -> str:
+        return f"<{self.length} outputs>"
+
+
+def filled(template: Any, outputs: Iterator[Any]) -> Any:
+    """A template with its outputs in place."""
+    if template is OUTPUT:
+        return next(outputs)
+    if type(template) is OutputRun:
+        return [next(outputs) for _ in range(template.length)]
+    return map_items(template, lambda item: filled(item, outputs))
+
+
+def map_items(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A container with each item replaced; anything else as it is."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        items = [function(item) for item in value]
+        return tuple(items) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*items)
+    if isinstance(value, list):
+        return [function(item) for item in value]
+    if isinstance(value, dict):
+        if len(value) < 2:
+            return {key: function(item) for key, item in value.items()}
+        done = {key: function(value[key]) for key in sorted_keys(value)}
+        return {key: done[key] for key in value}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: function(getattr(value, name)) for name in fields})
+    return value
+
+
+def sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
+    return sorted(mapping, key=repr)
 
 
 def merge_recordings(recordings: Sequence[Recording]) -> Recording:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,7 @@ from foldloom.errors import StackError
 from foldloom.graph import Ints, starts_of
 from foldloom.plan import Plan
 from foldloom.ragged import Ragged
-from foldloom.recording import OUTPUT, Output
-
-
-class OutputRun:
-    """A list of computed tensors."""
-
-    __slots__ = ("length",)
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __repr__(self) -> str:
-        return f"<{self.length} outputs>"
+from foldloom.recording import OUTPUT, Output, OutputRun, filled, map_items, sorted_keys
 
 
 def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) -> Any:
@@ -45,7 +33,7 @@ def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) 
         if type(part) is list and part and all([issubclass(item, kind) for item in set(map(type, part))]):
             outputs.extend(part)
             return OutputRun(len(part))
-        return _map_items(part, taken_out)
+        return map_items(part, taken_out)
 
     return taken_out(result)
 
@@ -58,7 +46,7 @@ def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[An
     else:
         places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
         tensors = iter([rows[block][row] for block, row in places])
-    return [_filled(template, tensors) for template in templates]
+    return [filled(template, tensors) for template in templates]
 
 
 def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> Any:
@@ -73,46 +61,14 @@ def stack_values(results: Sequence[Any], kind: type | tuple[type, ...] = torch.T
     return _GivenStacker(outputs).stack_examples(templates)
 
 
-def _filled(template: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    if template is OUTPUT:
-        return next(tensors)
-    if type(template) is OutputRun:
-        return [next(tensors) for _ in range(template.length)]
-    return _map_items(template, lambda item: _filled(item, tensors))
-
-
-def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A container with each item replaced; anything else as it is."""
-    if value is None:
-        return None
-    if isinstance(value, tuple):
-        items = [function(item) for item in value]
-        return tuple(items) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*items)
-    if isinstance(value, list):
-        return [function(item) for item in value]
-    if isinstance(value, dict):
-        if len(value) < 2:
-            return {key: function(item) for key, item in value.items()}
-        done = {key: function(value[key]) for key in _sorted_keys(value)}
-        return {key: done[key] for key in value}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: function(getattr(value, name)) for name in fields})
-    return value
-
-
 def _items(template: Any) -> list[Any]:
     if isinstance(template, (tuple, list)):
         return list(template)
     if isinstance(template, dict):
-        return [template[key] for key in _sorted_keys(template)]
+        return [template[key] for key in sorted_keys(template)]
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         return [getattr(template, field.name) for field in dataclasses.fields(template) if field.init]
     return []
-
-
-def _sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
-    return sorted(mapping, key=repr)
 
 
 def _size(template: Any) -> int:
@@ -172,7 +128,7 @@ class _Stacker(ABC):
             children.append(self.stack(column, starts, name))
             starts = starts + np.array([_size(template) for template in column], np.int64)
         remaining = iter(children)
-        return _map_items(first, lambda _: next(remaining))
+        return map_items(first, lambda _: next(remaining))
 
     def _stack_lists(self, templates: Sequence[Any], starts: Ints, path: str) -> Any:
         expanded = [template if isinstance(template, list) else None for template in templates]
@@ -242,7 +198,7 @@ def _ragged(values: Any, lengths: torch.Tensor, path: str) -> Any:
     if isinstance(values, list):
         ends = lengths.cumsum(0).tolist()
         return [values[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
-    return _map_items(values, lambda item: _ragged(item, lengths, path))
+    return map_items(values, lambda item: _ragged(item, lengths, path))
 
 
 def _elements(template: Any) -> list[Any]:
@@ -259,7 +215,7 @@ def _kind(template: Any) -> str:
 
 def _step_name(container: Any, position: int) -> str:
     if isinstance(container, dict):
-        return f"[{_sorted_keys(container)[position]!r}]"
+        return f"[{sorted_keys(container)[position]!r}]"
     if dataclasses.is_dataclass(container):
         return "." + [field.name for field in dataclasses.fields(container) if field.init][position]
     return f"[{position}]"

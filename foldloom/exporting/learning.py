@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from foldloom.lazy.nesting import Nesting
 from foldloom.lazy.operations import is_function
 from foldloom.recording import Recording
 from foldloom.runtime.description import Description, OpOf, TypeOf
-from foldloom.runtime.recordings import identity_of
+from foldloom.runtime.recordings import identity_of, ops_of_results
 
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -37,13 +37,15 @@ class Learned:
 
     def add_recording(self, recording: Recording) -> None:
         graph = recording.graph
-        for op in graph.ops:
-            self.add_op(op)
+        only_results = ops_of_results(graph)
+        for number, op in enumerate(graph.ops):
+            if number not in only_results:
+                self.add_op(op)
         numbers = np.array([self.ops.get(op, -1) for op in graph.ops], np.int64)[graph.op_of_node]
         makers = numbers[graph.node_of_value[graph.operands]]
         readers = numbers[np.repeat(np.arange(len(numbers)), graph.arity_of_node)]
         for maker, reader in set(zip(makers.tolist(), readers.tolist(), strict=True)):
-            if maker >= 0:
+            if maker >= 0 and reader >= 0:
                 self.add_reader(maker, reader)
 
     def add_op(self, op: Op) -> None:
@@ -66,11 +68,25 @@ class Learned:
         return Description(
             types=tuple([TypeOf(type.shape, type.dtype) for type in self._types]),
             ops=tuple([self._described(op) for op in self.ops]),
-            stages=stages_of(len(self.ops), self.readers, parts),
+            stages=stages_of(len(self.ops), self._likely_readers(), parts),
             program=program,
             why=why,
             version=version,
         )
+
+    def _likely_readers(self) -> dict[int, set[int]]:
+        """Who reads what, with calls of a cell that differ in how many operands are in a list taken for one: if a node of two children was seen
+        below one of three, the other way round will be met too."""
+        alike: dict[Hashable, list[int]] = {}
+        for op, number in self.ops.items():
+            alike.setdefault(_kind(op), []).append(number)
+        kind = {number: numbers for numbers in alike.values() for number in numbers}
+        likely: dict[int, set[int]] = {}
+        for maker, readers in self.readers.items():
+            of_kinds = {number for reader in readers for number in kind[reader]}
+            for number in kind[maker]:
+                likely.setdefault(number, set()).update(of_kinds)
+        return likely
 
     def _described(self, op: Op) -> OpOf:
         nesting: Any = None
@@ -91,6 +107,14 @@ class Learned:
             ragged_inputs=tuple([slot for slot, type in enumerate(op.inputs) if type.ragged]),
             ragged_outputs=tuple([slot for slot, type in enumerate(op.outputs) if type.ragged]),
         )
+
+
+def _kind(op: Op) -> Hashable:
+    """What calls have in common that differ in the length of a list. Of functions each call is its own."""
+    if is_function(op):
+        return op
+    _, settings = op.settings  # type: ignore[misc]
+    return op.key, settings, frozenset(op.inputs), op.outputs
 
 
 def json_nesting(nesting: Any) -> Any:

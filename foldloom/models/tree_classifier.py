@@ -84,13 +84,13 @@ class TreeClassifier(Trainable):
         self, leaf: nn.Module, merge: nn.Module, state: Any, labels: int, *, dropout: float = 0.0, arity: int = 2
     ) -> None:
         super().__init__()
+        several = isinstance(state, tuple)
         self.states = fb.compile(tree_state(leaf, merge, state, arity, collects=True) >> fb.Void())
-        # Training looks at every node, an answer at the root alone.
-        self._root = tree_state(leaf, merge, state, arity, collects=False)
-        size = state
-        if isinstance(state, tuple):
-            size, self._root = state[0], self._root >> fb.GetItem(0)
-        self.dropout, self.classify = nn.Dropout(dropout), nn.Linear(size, labels)
+        self.dropout, self.classify = nn.Dropout(dropout), nn.Linear(state[0] if several else state, labels)
+        # Training looks at every node, an answer at the root alone. It has no weights of its own, and so no place among the modules.
+        root = tree_state(leaf, merge, state, arity, collects=False) >> (fb.GetItem(0) if several else fb.Identity())
+        answer = fb.compile(root >> nn.Sequential(self.dropout, self.classify, nn.Softmax(1)))
+        self.__dict__["_answer"] = answer
 
     @property
     def plan(self) -> Planner:
@@ -131,5 +131,5 @@ class TreeClassifier(Trainable):
             return torch.softmax(self.classify(self.dropout(last_rows(rows.values, rows.lengths))), 1)
 
     def to_export(self) -> fb.Model:
-        answer = fb.compile(self._root >> nn.Sequential(self.dropout, self.classify, nn.Softmax(1)))
+        answer: fb.Model = self.__dict__["_answer"]
         return answer.to(self.classify.weight.dtype)

@@ -175,11 +175,11 @@ class Recorder:
         values.append(given)
         return Value(type, row, GIVEN, 0)
 
-    def add_output(self, value: Value) -> tuple[int, int]:
-        """Ask for a value: its type, and which of the outputs of this type it is."""
+    def add_output(self, value: Value) -> int:
+        """Ask for a value: which of the outputs of its type it is."""
         outputs = self.outputs[value.type]
         outputs.append(value.row)
-        return value.type, len(outputs) - 1
+        return len(outputs) - 1
 
 
 class Cell:

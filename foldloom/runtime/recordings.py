@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from foldloom.errors import ExportedFileError
-from foldloom.graph import Graph, Op
-from foldloom.recording import OUTPUT, Recording
-from foldloom.runtime.description import Description
-from foldloom.runtime.recorder import Recorder, Value
+from foldloom.graph import Graph, Op, Type
+from foldloom.recording import Recording, filled
+from foldloom.runtime.description import Description, TypeOf
+from foldloom.runtime.recorder import Recorder
+from foldloom.runtime.results import Rows
 
 
 def identity_of(op: Op) -> str:
@@ -22,23 +23,67 @@ def identity_of(op: Op) -> str:
 
 
 def replayed(recording: Recording, recorder: Recorder) -> list[Any]:
-    """Record again what was recorded with torch; the result of each of its examples, with a `Value` in place of every tensor."""
-    graph = recording.graph
-    numbers = [None if op.is_input else _number_of(op, recorder.description) for op in graph.ops]
+    """Record again what was recorded with torch; the result of each of its examples, with a `Value` in place of every tensor and
+    `Rows` in place of those that have any number of rows."""
+    graph, description = recording.graph, recorder.description
+    only_results = ops_of_results(graph)
+    numbers = [
+        None if op.is_input or number in only_results else _number_of(op, description)
+        for number, op in enumerate(graph.ops)
+    ]
     given = _given_rows(recording)
-    values: list[Value] = []
+    values: list[Any] = []
     operands, lengths = iter(graph.operands.tolist()), iter(graph.lengths.tolist())
     for op_number in graph.op_of_node.tolist():
         op, number = graph.ops[op_number], numbers[op_number]
-        if number is None:
+        if op_number in only_results:
+            rows_of_result = [values[next(operands)] for _ in op.inputs]
+            values.append(Rows(_type_of_rows(op.outputs[0], description), rows_of_result))
+        elif number is None:
             count = next(lengths) if op.outputs[0].ragged else 1
             values += [recorder.value_of(next(given[op_number]), "the file") for _ in range(count)]
-            continue
-        rows = [[values[next(operands)] for _ in range(next(lengths) if type.ragged else 1)] for type in op.inputs]
-        made = recorder.call_ragged(number, rows, [next(lengths) if type.ragged else 1 for type in op.outputs])
-        values += [row for output in made for row in output]
+        else:
+            rows = [[values[next(operands)] for _ in range(next(lengths) if type.ragged else 1)] for type in op.inputs]
+            made = recorder.call_ragged(number, rows, [next(lengths) if type.ragged else 1 for type in op.outputs])
+            values += [row for output in made for row in output]
     outputs = iter([values[value] for value in graph.outputs.tolist()])
-    return [_filled(template, outputs) for template in recording.results]
+    return [filled(template, outputs) for template in recording.results]
+
+
+def ops_of_results(graph: Graph) -> set[int]:
+    """The numbers of ops that do nothing but put together what is returned: a tensor with any number of rows, or with none.
+
+    An array can be put together afterwards. A file that did it would know the numbers of rows that it was exported with, and no other.
+    """
+    read = set(graph.op_of_node[graph.node_of_value[graph.operands]].tolist())
+    return {number for number, op in enumerate(graph.ops) if number not in read and _puts_rows_together(op)}
+
+
+_STACK = "torch:_VariableFunctionsClass.stack"
+_ITS_ROWS_ALONE = (dict, (), ())
+"""The keyword arguments of a call that has none."""
+
+
+def _puts_rows_together(op: Op) -> bool:
+    (made,) = op.outputs if len(op.outputs) == 1 else (None,)
+    if made is None or made.ragged or not made.shape:
+        return False
+    if op.is_input:
+        return made.shape[0] == 0
+    return (
+        op.key == _STACK
+        and made.shape == (len(op.inputs), *op.inputs[0].shape)
+        and op.settings[0][2][1] == _ITS_ROWS_ALONE  # type: ignore[index]
+    )
+
+
+def _type_of_rows(type: Type, description: Description) -> int:
+    row = TypeOf(type.shape[1:], type.dtype)
+    if row not in description.types:
+        raise ExportedFileError(
+            f"the example returns rows of {row}, but the file has values of {', '.join(map(str, description.types))} only"
+        )
+    return description.types.index(row)
 
 
 def _number_of(op: Op, description: Description) -> int:
@@ -66,18 +111,3 @@ def _rows(column: Any, ragged: bool) -> Iterable[Any]:
         return column
     arrays: Sequence[Any] = [tensor.detach().cpu().numpy() for tensor in column]
     return [row for array in arrays for row in array] if ragged else arrays
-
-
-def _filled(template: Any, outputs: Iterator[Value]) -> Any:
-    """A result, walked in the order in which `results.template_of` numbers its outputs."""
-    if template is OUTPUT:
-        return next(outputs)
-    if type(template).__name__ == "OutputRun":  # its module needs torch
-        return [next(outputs) for _ in range(template.length)]
-    if isinstance(template, dict):
-        done = {key: _filled(template[key], outputs) for key in sorted(template, key=repr)}
-        return {key: done[key] for key in template}
-    if isinstance(template, (list, tuple)):
-        items = [_filled(item, outputs) for item in template]
-        return items if isinstance(template, list) else tuple(items)
-    return template

@@ -5,34 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foldloom.recording import map_items
 from foldloom.runtime.recorder import Recorder, Value
 
 
+class Rows:
+    """An array of a result, with a row for each of any number of values of one type."""
+
+    __slots__ = ("type", "values")
+
+    def __init__(self, type: int, values: Sequence[Value]) -> None:
+        self.type, self.values = type, values
+
+
 class Place:
-    """Where in the outputs of its type a value will be."""
+    """Where in the outputs of its type a value will be, or each row of an array."""
 
     __slots__ = ("number", "type")
 
-    def __init__(self, type: int, number: int) -> None:
+    def __init__(self, type: int, number: int | list[int]) -> None:
         self.type, self.number = type, number
 
 
 def asked_for(recorder: Recorder, result: Any) -> Any:
     """A result with places instead of values."""
     if isinstance(result, Value):
-        return Place(*recorder.add_output(result))
-    if isinstance(result, dict):
-        return {key: asked_for(recorder, item) for key, item in result.items()}
-    if isinstance(result, (list, tuple)):
-        return type(result)([asked_for(recorder, item) for item in result])
-    return result
+        return Place(result.type, recorder.add_output(result))
+    if isinstance(result, Rows):
+        return Place(result.type, [recorder.add_output(value) for value in result.values])
+    return map_items(result, lambda item: asked_for(recorder, item))
 
 
 def filled(template: Any, outputs: Sequence[Any]) -> Any:
     if isinstance(template, Place):
         return outputs[template.type][template.number]
-    if isinstance(template, dict):
-        return {key: filled(item, outputs) for key, item in template.items()}
-    if isinstance(template, (list, tuple)):
-        return type(template)([filled(item, outputs) for item in template])
-    return template
+    return map_items(template, lambda item: filled(item, outputs))
