@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from foldloom.tasks.adding import AddingTask
 from foldloom.tasks.arithmetic import ArithmeticTask
+from foldloom.tasks.code import CodeTask
 from foldloom.tasks.molecules import MoleculesTask
 from foldloom.tasks.parsing import ParsingTask
 from foldloom.tasks.sentiment import SentimentTask
@@ -11,7 +13,8 @@ from foldloom.tasks.tagging import TaggingTask
 from foldloom.tasks.task import Data, Task
 
 TASKS: dict[str, type[Task[Any]]] = {
-    task.name: task for task in (SentimentTask, TaggingTask, ParsingTask, MoleculesTask, ArithmeticTask)
+    task.name: task
+    for task in (SentimentTask, CodeTask, TaggingTask, ParsingTask, MoleculesTask, ArithmeticTask, AddingTask)
 }
 
 __all__ = ["TASKS", "Data", "Settings", "Task"]
