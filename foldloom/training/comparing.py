@@ -16,7 +16,7 @@ import torch
 from foldloom.lazy import batch, one_by_one
 from foldloom.models.training import Trainable
 from foldloom.schedulers import Scheduler
-from foldloom.tasks import Task
+from foldloom.tasks import Data, Task
 from foldloom.training.batches import Examples, batches_of_epoch
 from foldloom.training.run import task_and_data
 
@@ -54,8 +54,13 @@ class Comparison:
 
 
 def compare(kind: type[Task[Any]], source: Path | None, settings: Any, rounds: int, device: str | None) -> Comparison:
+    """On data that is read first, or made up."""
+    return compare_on(*task_and_data(kind, source, settings, quick=source is None), rounds, device)
+
+
+def compare_on(task: Task[Any], data: Data[Any], rounds: int, device: str | None = None) -> Comparison:
     """Training steps on the same batches, taking turns. Batched, examples were recorded before, as `train` does it."""
-    task, data = task_and_data(kind, source, settings, quick=source is None)
+    settings = task.settings
     torch.manual_seed(settings.seed)
     model = task.model().to(device or "cpu")
     task.begin(model, data)
