@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.command(options)
     except (ArgumentError, DataError, RunError, FileNotFoundError, ModuleNotFoundError) as error:
         sys.exit(f"foldloom: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 # --- what several commands have
@@ -66,7 +68,7 @@ def _add_data(command: argparse.ArgumentParser) -> None:
 
 
 def _add_machine(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--threads", type=int, metavar="N", help="how many of them torch may use (its own choice)")
+    command.add_argument("--threads", type=int, default=1, metavar="N", help="how many of them torch may use (1)")
     command.add_argument("--device", metavar="NAME", help="cpu, or the accelerator that is found (that one)")
 
 
@@ -95,8 +97,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _use_threads(options: argparse.Namespace) -> None:
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
 
 
 def _tell(path: Path) -> None:
@@ -110,7 +111,7 @@ def _add_train(commands: Commands) -> None:
     command = commands.add_parser("train", help="train a task; Ctrl-C stops, --resume goes on")
     _add_task(command)
     _add_data(command)
-    command.add_argument("--run", type=Path, metavar="FOLDER", help="where to keep all of it (runs/TASK)")
+    command.add_argument("--folder", type=Path, metavar="FOLDER", help="where to keep all of it (runs/TASK)")
     command.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with an interrupted training, exactly")
     command.add_argument(
         "--checkpoint-every", type=int, default=100, metavar="STEPS", help="and after each epoch (100)"
@@ -123,20 +124,19 @@ def _add_train(commands: Commands) -> None:
 def _train(options: argparse.Namespace) -> None:
     _use_threads(options)
     if options.resume is None:
-        folder = options.run or Path("runs") / options.task
+        folder = options.folder or Path("runs") / options.task
         run = Run.new(folder, options.task, source=options.data, settings=_settings(options), quick=options.quick)
     else:
         run = _resumed(options)
     resume = options.resume is not None
     finished = train(run, resume=resume, device=options.device, checkpoint_every=options.checkpoint_every)
     if not finished:
-        print(f"stopped: `foldloom train {run.task.name} --resume {run.folder}` goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
 def _resumed(options: argparse.Namespace) -> Run:
-    if options.run or options.set or options.quick or options.seed is not None:
-        raise ArgumentError("a training goes on with its own settings: leave out --run, --set, --seed and --quick")
+    if options.folder or options.set or options.quick or options.seed is not None:
+        raise ArgumentError("a training goes on with its own settings: leave out --folder, --set, --seed and --quick")
     run = Run.at(options.resume, source=options.data)
     if run.task.name != options.task:
         raise ArgumentError(f"{options.resume} is a training of {run.task.name}, not of {options.task}")
@@ -180,8 +180,7 @@ def _add_bench(commands: Commands) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     _use_threads(options)
-    compared = compare(TASKS[options.task], options.data, _settings(options), options.rounds, options.device)
-    print(compared)
+    print(compare(TASKS[options.task], options.data, _settings(options), options.rounds, options.device))
 
 
 # --- explain and profile: on examples that are made up

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.command(options)
 
 
-def _open_run(folder: Path, threads: int | None) -> predicting.Predictor:
+def _open_run(folder: Path, threads: int) -> predicting.Predictor:
     _need_torch()
     from foldloom.training.answering import TrainedModel
 

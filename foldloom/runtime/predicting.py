@@ -51,7 +51,7 @@ class ExportedModel:
         return self._model(examples)
 
 
-OpenRun = Callable[[Path, int | None], Predictor]
+OpenRun = Callable[[Path, int], Predictor]
 """From the folder of a training, and a number of threads. It needs torch, which is not known here."""
 
 
@@ -77,7 +77,9 @@ def add_command(commands: Commands, open_run: OpenRun) -> None:
         metavar="MODULE",
         help="with --model, a module whose functions the file may call",
     )
-    command.add_argument("--threads", type=int, metavar="N", help="how many of them may be used")
+    command.add_argument(
+        "--threads", type=int, metavar="N", help="how many of them may be used (1; with --model, all there are)"
+    )
     command.add_argument(
         "examples", nargs="?", type=Path, metavar="EXAMPLES", help="a file with one example a line (standard input)"
     )
@@ -85,9 +87,11 @@ def add_command(commands: Commands, open_run: OpenRun) -> None:
 
 
 def _predict(open_run: OpenRun, options: argparse.Namespace) -> None:
+    if options.run is not None and (options.program or options.allow):
+        sys.exit("foldloom predict: --program and --allow are for models that were exported; leave them out with --run")
     try:
-        predictor = _exported(options) if options.run is None else open_run(options.run, options.threads)
-    except FoldloomError as error:
+        predictor = _exported(options) if options.run is None else open_run(options.run, options.threads or 1)
+    except (FoldloomError, ModuleNotFoundError) as error:
         sys.exit(f"foldloom predict: {error}")
     if options.examples is None:
         _answer_all(predictor, sys.stdin, options.batch)

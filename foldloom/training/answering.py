@@ -18,9 +18,8 @@ class TrainedModel:
         self._task, self._model = run.task, run.model()
 
     @classmethod
-    def of(cls, folder: Path, threads: int | None) -> TrainedModel:
-        if threads is not None:
-            torch.set_num_threads(threads)
+    def of(cls, folder: Path, threads: int) -> TrainedModel:
+        torch.set_num_threads(threads)
         return cls(Run.at(folder))
 
     def parse(self, line: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def steps_of_epoch(count: int, size: int) -> int:
 class Examples:
     """Examples as batches are made of them: recorded once, where the model can record them."""
 
-    def __init__(self, model: Trainable, examples: Sequence[Any]) -> None:
+    def __init__(self, model: Trainable, examples: Iterable[Any]) -> None:
         self._recorded = model.can_record
         self._kept = [model.record(example) for example in examples] if self._recorded else list(examples)
 

@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Within it, the first request to stop is noted, to be met after the step; the second one is met at once."""
+    """Within it, a request to stop is noted, to be met after the step; a second Ctrl-C is met at once."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -23,12 +23,11 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        # torchrun sends SIGTERM to its processes after the SIGINT that the terminal has sent them: that is the same request.
+        if number == signal.SIGINT:
+            signal.signal(number, self._before[signal.SIGINT])

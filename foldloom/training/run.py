@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,16 @@ class Run:
     """A task that was fitted to data, in a folder of its own."""
 
     def __init__(
-        self, folder: str | Path, task: Task[Any], source: Path | None, quick: bool, data: Data[Any] | None = None
+        self,
+        folder: str | Path,
+        task: Task[Any],
+        source: Path | None,
+        quick: bool,
+        counts: Mapping[str, int],
+        data: Data[Any] | None = None,
     ) -> None:
         self.folder, self.task, self.source, self.quick = Path(folder), task, source, quick
-        if data is not None:
-            self.data = data
+        self._counts, self._data = counts, data
 
     @classmethod
     def new(
@@ -49,9 +53,11 @@ class Run:
     ) -> Run:
         """Of a task by its name; ``settings`` of its own kind, ``TASKS[task].defaults()`` unless given. ``quick`` takes few examples,
         and if there is no source of data makes them up."""
+        if task not in TASKS:
+            raise ArgumentError(f"there is no task {task!r}; there are {', '.join(TASKS)}")
         kind, path = TASKS[task], None if source is None else Path(source)
         fitted, data = task_and_data(kind, path, settings or kind.defaults(quick=quick), quick)
-        return cls(folder, fitted, path, quick, data)
+        return cls(folder, fitted, path, quick, data.counts, data)
 
     @classmethod
     def at(cls, folder: str | Path, *, source: str | Path | None = None) -> Run:
@@ -60,17 +66,30 @@ class Run:
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
             task = TASKS[config["task"]].restored(config["fitted"])
-            written = None if config["source"] is None else Path(config["source"])
-            quick = config["quick"]
+            source = config["source"] if source is None else source
+            return cls(folder, task, None if source is None else Path(source), config["quick"], config["examples"])
         except FileNotFoundError as error:
             raise RunError(f"{folder} is not the folder of a training: it has no config.json") from error
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise RunError(f"{path} is not what a training of this version wrote: {error!r}") from error
-        return cls(folder, task, written if source is None else Path(source), quick)
 
-    @cached_property
+    @property
+    def exists(self) -> bool:
+        """Whether something was begun in the folder."""
+        return (self.folder / "config.json").exists()
+
+    @property
     def data(self) -> Data[Any]:
-        return _read(type(self.task), self.source, self.task.settings, self.quick)
+        if self._data is None:
+            self._data = _read(type(self.task), self.source, self.task.settings, self.quick)
+        return self._data
+
+    def check_data(self) -> None:
+        """That it is what the training was begun with, as far as counting tells."""
+        if self.data.counts != self._counts:
+            raise RunError(
+                f"the data of {self.folder} has changed: it had {_told(self._counts)} examples, and has {_told(self.data.counts)}"
+            )
 
     def save_config(self) -> None:
         config = {
@@ -78,7 +97,7 @@ class Run:
             "task": self.task.name,
             "source": None if self.source is None else str(self.source.resolve()),
             "quick": self.quick,
-            "examples": self.data.counts,
+            "examples": self._counts,
             "fitted": self.task.to_json(),
         }
         self.save_json("config.json", config)
@@ -111,6 +130,10 @@ class Run:
         written = path.with_name(f".{name}.new")
         yield written
         os.replace(written, path)
+
+
+def _told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} to {part}" for part, count in counts.items())
 
 
 def task_and_data(

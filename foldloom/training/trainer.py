@@ -7,68 +7,38 @@ the curve is thus the same as with one, but for dropout, which draws its own num
 
 from __future__ import annotations
 
+import gc
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from foldloom.data.reading import installed
-from foldloom.errors import RunError
+from foldloom.errors import ArgumentError, RunError
 from foldloom.models.training import Batch, Trainable
 from foldloom.training.batches import Examples, batches_of_epoch, steps_of_epoch
 from foldloom.training.checkpoints import Checkpoints
-from foldloom.training.curves import Row, save_curves
+from foldloom.training.curves import save_curves
 from foldloom.training.evaluating import predictions
 from foldloom.training.interruption import Interruption
+from foldloom.training.progress import Progress
 from foldloom.training.run import Run
 
 STEPS_OF_A_ROW = 10
 """The learning curve has the mean loss of so many steps."""
 
 
-@dataclass
-class Progress:
-    """Where a training stands, and how it came there."""
+def train(
+    run: Run, *, resume: bool = False, device: str | None = None, checkpoint_every: int = 100, progress: bool = True
+) -> bool:
+    """Train to the end, or until Ctrl-C; says whether it came to the end. ``resume`` goes on from the last checkpoint.
 
-    processes: int
-    epoch: int = 0
-    step: int = 0
-    """In the epoch."""
-    steps: int = 0
-    examples: int = 0
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    """Of the steps since the last row."""
-    rows: list[Row] = field(default_factory=list)
-    scores: dict[str, float] = field(default_factory=dict)
-    """Of the development data, after the last epoch."""
-    best: float | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["processes"] != self.processes:
-            raise RunError(
-                f"the training was begun by {state['processes']} processes and cannot go on exactly with {self.processes}: "
-                f"run it under `torchrun --nproc-per-node {state['processes']}`"
-            )
-        self.__dict__.update(state)
-
-    def add_row(self) -> None:
-        """The losses since the last one as a row of the curve."""
-        if self.losses:
-            loss, self.losses = sum(self.losses) / len(self.losses), []
-            counts = {"step": self.steps, "epoch": self.epoch, "examples": self.examples}
-            self.rows.append({**counts, "seconds": round(self.seconds, 3), "loss": loss})
-
-    def end_epoch(self, scores: dict[str, float]) -> None:
-        self.add_row()
-        self.epoch, self.step, self.scores = self.epoch + 1, 0, scores
-        self.rows[-1] |= {"epoch": self.epoch, **scores}
+    ``device`` is ``"cpu"``, or otherwise what Accelerate finds. A checkpoint is saved every so many steps and after every epoch.
+    """
+    return Trainer(run, device, progress).train(resume, checkpoint_every)
 
 
 class Loss(nn.Module):
@@ -82,27 +52,19 @@ class Loss(nn.Module):
         return self.model.total_loss(self.model.results(batch))
 
 
-def train(
-    run: Run, *, resume: bool = False, device: str | None = None, checkpoint_every: int = 100, progress: bool = True
-) -> bool:
-    """Train to the end, or until Ctrl-C; says whether it came to the end. ``resume`` goes on from the last checkpoint.
-
-    ``device`` is ``"cpu"``, or otherwise what Accelerate finds. A checkpoint is saved every so many steps and after every epoch.
-    """
-    return Trainer(run, device, progress).train(resume, checkpoint_every)
-
-
 class Trainer:
-    def __init__(self, run: Run, device: str | None, progress: bool) -> None:
+    def __init__(self, run: Run, device: str | None, shows_progress: bool) -> None:
         self.run, self.task, self.settings = run, run.task, run.task.settings
         self.accelerator = _accelerator(device)
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
-        self.shows = progress and self.accelerator.is_main_process
+        self.shows = shows_progress and self.accelerator.is_main_process
         torch.manual_seed(self.settings.seed)
         self.model = self.task.model().to(self.accelerator.device)
-        self.examples = Examples(self.model, [self.task.example(item) for item in run.data.train])
-        self.dev_examples = [self.task.example(item) for item in run.data.dev]
         self.task.begin(self.model, run.data)
+        examples = [self.task.example(item) for item in run.data.train]
+        self.examples = Examples(self.model, self._counted(examples, "recording"))
+        self.dev_examples = [self.task.example(item) for item in run.data.dev]
+        gc.freeze()  # what is kept of examples is no garbage, and walking it takes longer than a step
         optimizer = self.task.optimizer(self.model)
         steps = self.settings.epochs * steps_of_epoch(len(self.examples), self.settings.batch)
         self.schedule = self.task.schedule(optimizer, steps)
@@ -119,17 +81,21 @@ class Trainer:
             while self.progress.epoch < self.settings.epochs:
                 if not self._epoch(interruption, checkpoint_every):
                     self.checkpoints.save(self.progress.steps)
+                    self._tell(f"stopped: `foldloom train {self.task.name} --resume {self.run.folder}` goes on")
                     return False
                 self._evaluate()
                 self.checkpoints.save(self.progress.steps)
+        self._tell(f"finished: the best model is in {self.run.folder}")
         return True
 
     def _begin(self, resume: bool) -> None:
         last = self.checkpoints.last
+        if resume:
+            self.run.check_data()
         if resume and last is not None:
             self.checkpoints.load(last)
         elif self.accelerator.is_main_process:
-            if not resume and (self.run.folder / "config.json").exists():
+            if not resume and self.run.exists:
                 raise RunError(
                     f"{self.run.folder} has a training already: go on with it by `--resume {self.run.folder}`, or give another folder"
                 )
@@ -137,20 +103,19 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _epoch(self, interruption: Interruption, checkpoint_every: int) -> bool:
-        """The rest of it; False if it is not finished."""
+        """The rest of it; False if somebody asked to stop."""
         progress = self.progress
         batches = batches_of_epoch(len(self.examples), self.settings.batch, self.settings.seed, progress.epoch)
         if min(map(len, batches)) < self.processes:
-            raise RunError(f"a batch of {min(map(len, batches))} examples is too small for {self.processes} processes")
+            raise ArgumentError(
+                f"a batch of {min(map(len, batches))} examples is too small for {self.processes} processes: give a greater one, "
+                "--set batch=N"
+            )
         self.model.train()
-        tqdm = installed("tqdm", extra="train", to="show progress").tqdm
-        with tqdm(
+        with self._bar(
             total=len(self.examples),
             initial=sum(map(len, batches[: progress.step])),
             desc=f"epoch {progress.epoch + 1}/{self.settings.epochs}",
-            unit=" examples",
-            disable=None if self.shows else True,
-            leave=False,
         ) as bar:
             for batch in batches[progress.step :]:
                 loss, stop = self._step(batch, interruption.requested)
@@ -168,8 +133,7 @@ class Trainer:
     def _step(self, batch: Sequence[int], stop: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was asked to stop."""
         start = time.perf_counter()
-        own = self.examples.batch(batch[self.rank :: self.processes])
-        total = self.loss(own)
+        total = self.loss(self.examples.batch(batch[self.rank :: self.processes]))
         self.optimizer.zero_grad()
         # Gradients are averaged over processes; their sum is wanted.
         self.accelerator.backward(total * (self.processes / len(batch)))
@@ -177,33 +141,35 @@ class Trainer:
             self.accelerator.clip_grad_norm_(self.loss.parameters(), self.settings.clip)
         self.optimizer.step()
         self.schedule.step()
-        told = torch.tensor([total.item(), float(stop)], dtype=torch.float64, device=self.accelerator.device)
-        all_losses, stops = self.accelerator.reduce(told, "sum").tolist()
-        progress = self.progress
-        progress.losses.append(all_losses / len(batch))
-        progress.seconds += time.perf_counter() - start
-        progress.step, progress.steps = progress.step + 1, progress.steps + 1
-        progress.examples += len(batch)
-        return progress.losses[-1], bool(stops)
+        told = torch.tensor([total.item(), stop], dtype=torch.float64, device=self.accelerator.device)
+        of_all, stops = self.accelerator.reduce(told, "sum").tolist()
+        loss = of_all / len(batch)
+        if not math.isfinite(loss):
+            raise RunError(
+                f"the loss of step {self.progress.steps + 1} is {loss}: a smaller learning rate may help, "
+                f"--set learning_rate={self.settings.learning_rate / 3:.2g}"
+            )
+        self.progress.add_step(len(batch), loss, time.perf_counter() - start)
+        return loss, bool(stops)
 
     def _evaluate(self) -> None:
-        progress = self.progress
+        progress, before = self.progress, self.progress.last_epoch()
         own = predictions(self.model, self.dev_examples[self.rank :: self.processes])
-        scores = self.task.scores(self._interleaved(own), self.run.data.dev)
-        progress.end_epoch(scores)
-        quality = self.task.quality(scores)
-        is_best = progress.best is None or quality > progress.best
-        if is_best:
-            progress.best = quality
+        scores = self.task.scores(self._of_all(own), self.run.data.dev)
+        is_best = progress.end_epoch(scores, self.task.quality(scores))
         if self.accelerator.is_main_process:
             if is_best:
                 self.run.save_model(self.model)
                 self.run.save_json("scores.json", {"epoch": progress.epoch, "dev": scores})
             save_curves(self.run, progress.rows)
-            if self.shows:
-                self._tell(is_best)
+        rate = (progress.examples - before["examples"]) / (progress.seconds - before["seconds"])
+        told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        self._tell(
+            f"epoch {progress.epoch}/{self.settings.epochs}: loss {progress.rows[-1]['loss']:.4f}, dev {told}, "
+            f"{rate:,.0f} examples/s{', the best so far' if is_best else ''}"
+        )
 
-    def _interleaved(self, own: list[Any]) -> list[Any]:
+    def _of_all(self, own: list[Any]) -> list[Any]:
         """What all processes answered, in the order of the examples."""
         if self.processes == 1:
             return own
@@ -213,21 +179,27 @@ class Trainer:
             answers[rank :: self.processes] = part
         return answers
 
-    def _tell(self, is_best: bool) -> None:
-        progress = self.progress
-        row, before = progress.rows[-1], [row for row in progress.rows if row["epoch"] < progress.epoch]
-        since = before[-1] if before else {"examples": 0, "seconds": 0.0}
-        rate = (row["examples"] - since["examples"]) / max(row["seconds"] - since["seconds"], 1e-9)
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in progress.scores.items())
-        print(
-            f"epoch {progress.epoch}/{self.settings.epochs}: loss {row['loss']:.4f}, dev {scores}, {rate:,.0f} examples/s"
-            f"{', the best so far' if is_best else ''}",
-            flush=True,
-        )
+    def _bar(self, **settings: Any) -> Any:
+        """On a terminal, and only there."""
+        tqdm = installed("tqdm", extra="train", to="show progress").tqdm
+        return tqdm(unit=" examples", leave=False, disable=None if self.shows else True, **settings)
+
+    def _counted(self, examples: Sequence[Any], name: str) -> Iterable[Any]:
+        with self._bar(total=len(examples), desc=name) as bar:
+            for example in examples:
+                yield example
+                bar.update()
+
+    def _tell(self, text: str) -> None:
+        if self.shows:
+            print(text, flush=True)
 
 
 def _accelerator(device: str | None) -> Any:
     accelerate = installed("accelerate", extra="train", to="train")
     # Which weights a batch uses depends on its examples: trees of one word merge nothing.
     unused = accelerate.DistributedDataParallelKwargs(find_unused_parameters=True)
-    return accelerate.Accelerator(cpu=device == "cpu", kwargs_handlers=[unused])
+    accelerator = accelerate.Accelerator(cpu=device == "cpu", kwargs_handlers=[unused])
+    if device is not None and accelerator.device.type != device:
+        raise ArgumentError(f"there is no {device} here, but {accelerator.device.type}")
+    return accelerator
