@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test check format benchmark views clean
 
 demo: $(VENV)/demo
-	$(BIN)/python examples/arithmetic_sign.py
+	$(BIN)/python examples/hidden_operators.py
 
 test: $(VENV)/dev $(VENV)/browser
 	$(BIN)/python -m pytest
