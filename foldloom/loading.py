@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+_WITH_TORCH = ("greenlet", "torch")
+"""What the extra ``torch`` brings."""
+
 
 def load_on_demand(package: str, names_in: Mapping[str, Sequence[str]]) -> None:
     """``names_in`` says which public names of the package are in which of its modules."""
@@ -20,7 +23,16 @@ def load_on_demand(package: str, names_in: Mapping[str, Sequence[str]]) -> None:
         def __getattr__(self, name: str) -> Any:
             if name not in module_of_name:
                 raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=self)
-            found = getattr(importlib.import_module(f"{package}.{module_of_name[name]}"), name)
+            try:
+                found = getattr(importlib.import_module(f"{package}.{module_of_name[name]}"), name)
+            except ModuleNotFoundError as error:
+                if error.name not in _WITH_TORCH:
+                    raise
+                raise ModuleNotFoundError(
+                    f"{package}.{name} needs {error.name}, which is not installed: pip install 'foldloom[torch]'. Without it there is "
+                    "foldloom.runtime alone, which runs exported models",
+                    name=error.name,
+                ) from error
             self.__dict__[name] = found
             return found
 

@@ -57,7 +57,7 @@ class OnnxSession(Session):
 
 class TorchSession(Session):
     def __init__(self, path: str, threads: int | None) -> None:
-        self._torch = _imported("torch", "pip install torch")
+        self._torch = _imported("torch", "pip install 'foldloom[torch]'")
         if threads is not None:
             self._torch.set_num_threads(threads)
         extra: dict[str, Any] = {KEY: ""}

@@ -23,7 +23,7 @@ from foldloom.exporting.stages import stages_of
 from foldloom.runtime import Model
 from foldloom.runtime.description import FORMAT, KEY, Description, Stage
 from foldloom.runtime.feeds import feeds_of
-from foldloom.runtime.predicting import answers
+from foldloom.runtime.predicting import ExportedModel, answers
 from foldloom.runtime.program import BlockProgram
 from foldloom.runtime.recorder import Recorder
 from tests.exporting.programs import (
@@ -414,7 +414,7 @@ def test_predict_needs_no_torch(tree: tuple[fb.Model, Path]) -> None:
 def test_predict_answers_each_line_as_it_comes_and_says_what_json_lacks(tmp_path: Path) -> None:
     fl.export(fb.compile(fb.Scalar() >> fb.Function(torch.log)), tmp_path / "log.onnx")
     lines = [(1, "1"), (2, "0"), (3, '"one"')]
-    first, second, third = [json.loads(line) for line in answers(Model(tmp_path / "log.onnx"), lines)]
+    first, second, third = [json.loads(line) for line in answers(ExportedModel(Model(tmp_path / "log.onnx")), lines)]
     assert first == {"result": 0.0}
     assert second["error"].startswith("the result has numbers in it that are infinite")
     assert third["error"].startswith("BlockInputError: Scalar() was given 'one'")
