@@ -35,5 +35,5 @@ def _open_run(folder: Path, threads: int) -> predicting.Predictor:
 def _need_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         sys.exit(
-            "foldloom: without torch there is only `foldloom predict --model FILE`; all else needs `pip install torch`"
+            "foldloom: without torch there is only `foldloom predict --model FILE`; all else needs `pip install 'foldloom[torch]'`"
         )
