@@ -29,7 +29,7 @@ from benchmarks.corpora import (
     tagged_words,
     tagging_task,
 )
-from examples.bilstm_tagger import BiLSTMTagger
+from examples.bilstm_tagger import BiLSTMTagger, TaggedSentence
 from examples.character_tagger import CharacterTagger, Token
 from examples.common import Phrase
 from examples.transition_parser import TransitionParser
@@ -70,19 +70,25 @@ class ByHand(Task):
 
 
 class Tagging(ByHand):
+    model: BiLSTMTagger
     cells = ("embed", "context.rightward", "context.leftward", "score")
     over_sequences = True
 
-    def __init__(self, folder: Path | None, count: int) -> None:
-        examples, words, tags = tagging_task(tagged_words(folder))
-        self.examples = examples[:count]
-        self.model = model = BiLSTMTagger(words, embedding=128, hidden=50, scorer=32, tags=tags)
+    def __init__(self, examples: list[TaggedSentence], model: BiLSTMTagger) -> None:
+        self.examples, self.model = examples, model
         model.embed.sparse = True
-        self.sizes = f"{words:,} words of 128, LSTMs of 50, hidden layer of 32, {tags} tags"
+        self.sizes = (
+            f"{_described(model.embed)}, LSTMs of {model.context.rightward.hidden_size}, {_described(model.score)}"
+        )
         self.context = BothDirections(model.context.rightward, model.context.leftward)
         self.words = [torch.tensor(example.words) for example in self.examples]
         self.tags = [torch.tensor(example.tags) for example in self.examples]
         self.embed, self.score = model.embed, model.score
+
+    @classmethod
+    def of_paper(cls, folder: Path | None, count: int) -> Tagging:
+        examples, words, tags = tagging_task(tagged_words(folder))
+        return cls(examples[:count], BiLSTMTagger(words, embedding=128, hidden=50, scorer=32, tags=tags))
 
     def by_hand(self, numbers: Sequence[int]) -> Tensor:
         states = self.context.states(self.embed, [self.words[number] for number in numbers])
@@ -94,6 +100,7 @@ class Tagging(ByHand):
 
 
 class CharacterTagging(ByHand):
+    model: CharacterTagger
     cells = (
         "embed",
         "embed_character",
@@ -105,16 +112,12 @@ class CharacterTagging(ByHand):
     )
     over_sequences = True
 
-    def __init__(self, folder: Path | None, count: int) -> None:
-        examples, words, characters, tags = character_task(tagged_words(folder))
-        self.examples: list[list[Token]] = examples[:count]
-        self.model = model = CharacterTagger(
-            words, characters, embedding=128, character_embedding=20, hidden=50, scorer=32, tags=tags
-        )
+    def __init__(self, examples: list[list[Token]], model: CharacterTagger) -> None:
+        self.examples, self.model = examples, model
         model.embed.sparse = True
         self.sizes = (
-            f"{words:,} words of 128, {characters} characters of 20 for the rest, LSTMs of 64 and 50, hidden layer of 32, "
-            f"{tags} tags"
+            f"{_described(model.embed)}, the rest by {_described(model.embed_character, 'characters')}, "
+            f"LSTMs of {model.spell_rightward.hidden_size} and {model.context.rightward.hidden_size}, {_described(model.score)}"
         )
         self.context = BothDirections(model.context.rightward, model.context.leftward)
         self.spelling = BothDirections(model.spell_rightward, model.spell_leftward)
@@ -124,6 +127,14 @@ class CharacterTagging(ByHand):
         ]
         self.words = [_words_and_rare(example) for example in self.examples]
         self.embed, self.embed_character, self.score = model.embed, model.embed_character, model.score
+
+    @classmethod
+    def of_paper(cls, folder: Path | None, count: int) -> CharacterTagging:
+        examples, words, characters, tags = character_task(tagged_words(folder))
+        model = CharacterTagger(
+            words, characters, embedding=128, character_embedding=20, hidden=50, scorer=32, tags=tags
+        )
+        return cls(examples[:count], model)
 
     def by_hand(self, numbers: Sequence[int]) -> Tensor:
         common, place = self._places(numbers)
@@ -240,8 +251,8 @@ class Parsing(Task):
 
 
 TASKS: dict[str, Callable[[Path | None, int], Task]] = {
-    "bilstm": Tagging,
-    "bilstm-characters": CharacterTagging,
+    "bilstm": Tagging.of_paper,
+    "bilstm-characters": CharacterTagging.of_paper,
     "tree-lstm": TreeSentiment,
     "parser": Parsing,
 }
@@ -255,7 +266,7 @@ class BothDirections:
     """
 
     def __init__(self, rightward: nn.LSTMCell, leftward: nn.LSTMCell) -> None:
-        self.rightward, self.leftward = _over_sequences(rightward), _over_sequences(leftward)
+        self.rightward, self.leftward = over_sequences(rightward), over_sequences(leftward)
 
     def states(self, look_up: Callable[[Tensor], Tensor], sequences: list[Tensor]) -> Tensor:
         """The state at every element, sequence after sequence."""
@@ -274,10 +285,13 @@ class BothDirections:
         return torch.cat([from_left, from_right], 2)[lengths - 1, torch.arange(len(sequences))]
 
 
-def _over_sequences(cell: nn.LSTMCell) -> nn.LSTM:
-    lstm = nn.LSTM(cell.input_size, cell.hidden_size)
-    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-        setattr(lstm, f"{name}_l0", getattr(cell, name))
+def over_sequences(rightward: nn.LSTMCell, leftward: nn.LSTMCell | None = None) -> nn.LSTM:
+    """On the weights of a cell; with a second one in both directions."""
+    lstm = nn.LSTM(rightward.input_size, rightward.hidden_size, bidirectional=leftward is not None)
+    for cell, suffix in ((rightward, ""), (leftward, "_reverse")):
+        if cell is not None:
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                setattr(lstm, f"{name}_l0{suffix}", getattr(cell, name))
     return lstm
 
 
@@ -287,6 +301,13 @@ def _padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     padded = pad_sequence(sequences)
     row = torch.arange(len(padded)).unsqueeze(1)
     return padded, torch.where(row < lengths, lengths - 1 - row, row), lengths
+
+
+def _described(part: nn.Embedding | nn.Sequential, what: str = "words") -> str:
+    if isinstance(part, nn.Embedding):
+        return f"{part.num_embeddings:,} {what} of {part.embedding_dim}"
+    hidden, tags = (layer.out_features for layer in part if isinstance(layer, nn.Linear))
+    return f"hidden layer of {hidden}, {tags} tags"
 
 
 def _words_and_rare(tokens: list[Token]) -> np.ndarray:

@@ -25,11 +25,11 @@ class Peer:
 
 
 def _plain(way: str, title: str, *, slow: bool = False) -> Peer:
-    return Peer(way, title, "torch_plain", way, slow=slow)
+    return Peer(way, title, "torch_ways", way, slow=slow)
 
 
 def _foldloom(way: str, title: str) -> Peer:
-    return Peer(f"foldloom-{way}", f"Foldloom {title}", "foldloom_ways", way)
+    return Peer(f"foldloom-{way}", f"Foldloom {title}", "torch_ways", way)
 
 
 def _dynet(strategy: str, title: str, *, slow: bool = False) -> Peer:
@@ -52,11 +52,15 @@ PEERS = {
         _plain("one-by-one", "PyTorch, one by one", slow=True),
         _plain("by-hand", "PyTorch, by hand"),
         _plain("by-hand-from-objects", "PyTorch, by hand from objects"),
+        _plain("by-hand-packed", "PyTorch, by hand, packed"),
         _plain("products", "the matrix products alone"),
         _foldloom("on-the-fly", "on the fly"),
         _foldloom("cells", "with cells"),
         _foldloom("cells-kept", "with cells, recordings kept"),
         _foldloom("cells-in-workers", "with cells, planned in workers"),
+        _foldloom("sequences", "over sequences"),
+        _foldloom("sequences-kept", "over sequences, recordings kept"),
+        _foldloom("sequences-in-workers", "over sequences, planned in workers"),
         _foldloom("blocks", "in blocks"),
         _foldloom("blocks-kept", "in blocks, recordings kept"),
         _foldloom("blocks-in-workers", "in blocks, planned in workers"),

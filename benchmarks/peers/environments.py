@@ -18,7 +18,7 @@ OWN = "own"
 REQUIREMENTS = {
     "dynet": ("dyNET38==2.2", "cython==3.3.1"),
     "geometric": ("torch==2.13.0", "torch_geometric==2.8.1"),
-    "torchfold": ("torch==2.13.0", "torchfold==0.1.0"),
+    "torchfold": ("torch==2.13.0", "torchfold==0.1.0", "numpy==2.4.6"),
     "jax": ("jax[cpu]==0.10.2", "jaxlib==0.10.2"),
 }
 

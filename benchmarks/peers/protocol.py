@@ -19,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ RATE = 1e-4
 Batch = Sequence[int]
 """Numbers of examples."""
 Arrays = Mapping[str, np.ndarray]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,20 @@ class Given:
     data: Arrays
     weights: Arrays
     threads: int
+
+    def lists(self, name: str) -> list[list[int]]:
+        """One column of the data, a list for each example."""
+        return split(self.data[name].tolist(), self.data["size"])
+
+    def spelled(self) -> list[list[list[int]]]:
+        """For each example, the characters of each word."""
+        return split(split(self.data["character"].tolist(), self.data["spelled"]), self.data["size"])
+
+
+def split(items: list[Item], sizes: np.ndarray) -> list[list[Item]]:
+    """Lists of these sizes, one after another."""
+    ends = np.cumsum(sizes).tolist()
+    return [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 class Program(ABC):

@@ -11,11 +11,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.corpora import labelled_trees
+from benchmarks.corpora import TaggedWords, character_task, labelled_trees, tagged_words, tagging_task
 from benchmarks.trees import Tree, as_arrays, random_tree
+from examples.bilstm_tagger import BiLSTMTagger
+from examples.character_tagger import CharacterTagger
 from examples.tree_lstm import TreeLSTM
 
 LABELS = 5
+SCORER = 32
+"""The hidden layer of taggers."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,51 @@ def _iclr(*, shared_shape: bool) -> Callable[[Path, int], Made]:
     return make
 
 
+# --- sentences ---------------------------------------------------------------------------------------------------
+
+
+def _tagged(folder: Path) -> list[TaggedWords]:
+    return tagged_words(folder if (folder / "wikiner").is_dir() else None)
+
+
+def _tagger(embedding: int, hidden: int) -> Callable[[Path, int], Made]:
+    def make(folder: Path, count: int) -> Made:
+        examples, words, tags = tagging_task(_tagged(folder))
+        sentences = examples[:count]
+        data = {
+            "word": [word for sentence in sentences for word in sentence.words],
+            "tag": [tag for sentence in sentences for tag in sentence.tags],
+            "size": [len(sentence.words) for sentence in sentences],
+        }
+        sizes = {"words": words, "embedding": embedding, "hidden": hidden, "scorer": SCORER, "tags": tags}
+        return Made("sentences", _as_arrays(data), BiLSTMTagger(**sizes), sizes)
+
+    return make
+
+
+def _character_tagger(embedding: int, hidden: int) -> Callable[[Path, int], Made]:
+    def make(folder: Path, count: int) -> Made:
+        examples, words, characters, tags = character_task(_tagged(folder))
+        sentences = examples[:count]
+        tokens = [token for sentence in sentences for token in sentence]
+        data = {
+            "word": [-1 if token.word is None else token.word for token in tokens],
+            "tag": [token.tag for token in tokens],
+            "character": [character for token in tokens for character in token.characters],
+            "spelled": [len(token.characters) for token in tokens],
+            "size": [len(sentence) for sentence in sentences],
+        }
+        sizes = {"words": words, "characters": characters, "embedding": embedding, "character_embedding": 20}
+        sizes |= {"hidden": hidden, "scorer": SCORER, "tags": tags}
+        return Made("sentences", _as_arrays(data), CharacterTagger(**sizes), sizes)
+
+    return make
+
+
+def _as_arrays(columns: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
+    return {name: np.array(column) for name, column in columns.items()}
+
+
 # --- all ---------------------------------------------------------------------------------------------------------
 
 SETUPS = {
@@ -136,6 +185,19 @@ SETUPS = {
             "Tree-LSTM, embedding 256, hidden 256, loss at the root",
             "tree-lstm",
             _treebank(256, 256, at_every_node=False),
+        ),
+        Setup("tagger", "BiLSTM tagger, embedding 128, hidden 200", "tagger", _tagger(128, 200)),
+        Setup(
+            "tagger-characters",
+            "BiLSTM tagger with characters, embedding 128, hidden 50",
+            "tagger-characters",
+            _character_tagger(128, 50),
+        ),
+        Setup(
+            "tagger-characters-256",
+            "BiLSTM tagger with characters, embedding 256, hidden 256",
+            "tagger-characters",
+            _character_tagger(256, 256),
         ),
         Setup(
             "iclr-shared",

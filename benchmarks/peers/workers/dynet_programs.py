@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dynet_config
+import numpy as np
 
 from benchmarks.peers.protocol import RATE, Batch, Given, Program, serve
 from benchmarks.trees import Tree, from_arrays
@@ -82,9 +83,71 @@ class Trees(DynetProgram):
         return h, c
 
 
+class Taggers(DynetProgram):
+    """What both taggers share: the LSTMs over words, and the tags."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.given = given
+        self.embed = self.weights.lookup_parameters_from_numpy(given.weights["embed.weight"])
+        self.rightward, self.leftward = (self.lstm(f"context.{side}") for side in ("rightward", "leftward"))
+        self.hide, self.score = (self.affine(f"score.{layer}") for layer in (0, 2))
+        self.words, self.tags = given.lists("word"), given.lists("tag")
+
+    def affine(self, name: str) -> list[Any]:
+        parts = (self.given.weights[f"{name}.{part}"] for part in ("bias", "weight"))
+        return [self.weights.parameters_from_numpy(part) for part in parts]
+
+    def lstm(self, name: str) -> Any:
+        from_input, from_state, bias, second_bias = (
+            self.given.weights[f"{name}.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        hidden = from_state.shape[1]
+        made = dy.CompactVanillaLSTMBuilder(1, from_input.shape[1], hidden, self.weights)
+        # It adds 1 to what lets a cell forget.
+        bias = bias + second_bias - np.repeat([0, 1, 0, 0], hidden)
+        for own, value in zip(made.get_parameters()[0], (from_input, from_state, bias), strict=True):
+            i, f, g, o = np.split(value, 4)
+            own.set_value(np.concatenate([i, f, o, g]))
+        return made
+
+    def vector(self, number: int, position: int) -> Any:
+        return self.embed[self.words[number][position]]
+
+    def loss_of(self, number: int) -> Any:
+        vectors = [self.vector(number, position) for position in range(len(self.words[number]))]
+        from_left = self.rightward.initial_state().transduce(vectors)
+        from_right = self.leftward.initial_state().transduce(vectors[::-1])[::-1]
+        losses = []
+        for left, right, tag in zip(from_left, from_right, self.tags[number], strict=True):
+            hidden = dy.tanh(dy.affine_transform([*self.hide, dy.concatenate([left, right])]))
+            losses.append(dy.pickneglogsoftmax(dy.affine_transform([*self.score, hidden]), tag))
+        return dy.esum(losses)
+
+
+class CharacterTaggers(Taggers):
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.embed_character = self.weights.lookup_parameters_from_numpy(given.weights["embed_character.weight"])
+        self.spell_rightward, self.spell_leftward = (self.lstm(f"spell_{side}") for side in ("rightward", "leftward"))
+        self.spelled = given.spelled()
+
+    def vector(self, number: int, position: int) -> Any:
+        if self.words[number][position] >= 0:
+            return super().vector(number, position)
+        characters = [self.embed_character[character] for character in self.spelled[number][position]]
+        from_left = self.spell_rightward.initial_state().transduce(characters)[-1]
+        from_right = self.spell_leftward.initial_state().transduce(characters[::-1])[-1]
+        return dy.concatenate([from_left, from_right])
+
+
 if __name__ == "__main__":
     dynet_config.set(mem=2048, autobatch=STRATEGIES[sys.argv[1]], random_seed=1)
     dy = importlib.import_module("dynet")
 
-    tasks: dict[str, Callable[[Given], Program]] = {"tree-lstm": Trees}
+    tasks: dict[str, Callable[[Given], Program]] = {
+        "tree-lstm": Trees,
+        "tagger": Taggers,
+        "tagger-characters": CharacterTaggers,
+    }
     serve(tasks)

@@ -5,51 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 import foldloom as fl
 from benchmarks.blocks import as_tuples
-from benchmarks.corpora import phrase_of
 from benchmarks.peers.protocol import Batch, Given
 from benchmarks.peers.workers.foldloom_base import InWorkers, Kept, Recorded
 from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
-from benchmarks.peers.workers.torch_trees import tree_model
+from benchmarks.peers.workers.torch_trees import PlainTrees, tree_model
 from benchmarks.tree_lstm_models import TreeLSTM
 from benchmarks.trees import from_arrays
-from examples import tree_lstm as plain
-from examples.common import Phrase
 from foldloom import models
 from foldloom.models.training import last_rows
 
 
-class RootSentiment(plain.TreeLSTM):
-    """The plain program, judging nothing but the whole."""
-
-    def forward(self, phrase: Phrase) -> Tensor:
-        return F.cross_entropy(self.classify(self.state(phrase)[0]), torch.tensor(phrase.sentiment))
-
-    def state(self, phrase: Phrase) -> plain.State:
-        if phrase.parts is None:
-            state: plain.State = self.leaf(self.embed(torch.tensor(phrase.word)))
-            return state
-        merged: plain.State = self.merge(*[self.state(part) for part in phrase.parts])
-        return merged
-
-
-class TreesOnTheFly(TorchProgram):
-    """No cell marked, nothing kept: a program for one tree in plain PyTorch."""
+class TreesOnTheFly(PlainTrees):
+    """No cell marked, nothing kept: the plain program as it is."""
 
     def __init__(self, given: Given) -> None:
-        sizes = given.sizes
-        program = plain.TreeLSTM if sizes["at_every_node"] else RootSentiment
-        model = program(sizes["words"], sizes["embedding"], sizes["hidden"])
-        model.embed.sparse = True
-        set_weights(dict(model.named_children()), given.weights)
-        self.start(model, given)
-        self.phrases = [phrase_of(tree) for tree in from_arrays(given.data)]
-        self.batched = fl.batch(model, stack=True)
+        super().__init__(given)
+        self.batched = fl.batch(self.model, stack=True)
 
     def batch_loss(self, batch: Batch) -> Tensor:
         losses: Tensor = self.batched([self.phrases[number] for number in batch])
@@ -125,7 +101,7 @@ class TreesInBlocksInWorkers(InWorkers, TreesInBlocks):
     pass
 
 
-WAYS: dict[str, Callable[[Given], TorchProgram]] = {
+FOLDLOOM: dict[str, Callable[[Given], TorchProgram]] = {
     "on-the-fly": TreesOnTheFly,
     "cells": TreesInCells,
     "cells-kept": TreesInCellsKept,

@@ -7,11 +7,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from benchmarks.corpora import phrase_of
 from benchmarks.peers.protocol import Batch, Given
 from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
 from benchmarks.tree_lstm_models import ProductsAlone, TreeLSTM, flatten, loss_by_hand, plan_by_hand
-from benchmarks.trees import Tree, from_arrays
+from benchmarks.trees import from_arrays
+from examples import tree_lstm as plain
+from examples.common import Phrase
 
 
 def tree_model(given: Given) -> TreeLSTM:
@@ -36,29 +40,34 @@ class TreeProgram(TorchProgram):
         self.trees = from_arrays(given.data)
 
 
-class TreesOneByOne(TreeProgram):
-    """The modules applied node by node; a tree's states are scored together."""
+class RootSentiment(plain.TreeLSTM):
+    """The plain program, judging nothing but the whole."""
+
+    def forward(self, phrase: Phrase) -> Tensor:
+        return F.cross_entropy(self.classify(self.state(phrase)[0]), torch.tensor(phrase.sentiment))
+
+    def state(self, phrase: Phrase) -> plain.State:
+        if phrase.parts is None:
+            state: plain.State = self.leaf(self.embed(torch.tensor(phrase.word)))
+            return state
+        merged: plain.State = self.merge(*[self.state(part) for part in phrase.parts])
+        return merged
+
+
+class PlainTrees(TorchProgram):
+    """A program for one tree in plain PyTorch."""
+
+    def __init__(self, given: Given) -> None:
+        sizes = given.sizes
+        program = plain.TreeLSTM if sizes["at_every_node"] else RootSentiment
+        model = program(sizes["words"], sizes["embedding"], sizes["hidden"])
+        model.embed.sparse = True
+        set_weights(dict(model.named_children()), given.weights)
+        self.start(model, given)
+        self.phrases = [phrase_of(tree) for tree in from_arrays(given.data)]
 
     def batch_loss(self, batch: Batch) -> Tensor:
-        return torch.stack([self.tree_loss(self.trees[number]) for number in batch]).sum()
-
-    def tree_loss(self, tree: Tree) -> Tensor:
-        leaf, merge = self.model.leaf.function, self.model.merge.function
-        states: list[Tensor] = []
-        labels: list[int] = []
-
-        def visit(tree: Tree) -> tuple[Tensor, Tensor]:
-            if tree.left is None:
-                state: tuple[Tensor, Tensor] = leaf(torch.tensor([tree.word]))
-            else:
-                state = merge(*visit(tree.left), *visit(tree.right))
-            states.append(state[0])
-            labels.append(tree.label)
-            return state
-
-        visit(tree)
-        first = 0 if self.model.at_every_node else -1
-        return self.model.loss(torch.cat(states[first:]), torch.tensor(labels[first:]))
+        return torch.stack([self.model(self.phrases[number]) for number in batch]).sum()
 
 
 class TreesByHand(TreeProgram):
@@ -100,8 +109,8 @@ class TreeProducts(TreesByHand):
         return 0.0
 
 
-WAYS: dict[str, Callable[[Given], TreeProgram]] = {
-    "one-by-one": TreesOneByOne,
+PLAIN: dict[str, Callable[[Given], TorchProgram]] = {
+    "one-by-one": PlainTrees,
     "by-hand": TreesByHand,
     "by-hand-from-objects": TreesByHandFromObjects,
     "products": TreeProducts,

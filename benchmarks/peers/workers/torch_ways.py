@@ -1,0 +1,18 @@
+"""PyTorch and Foldloom: ``python -m benchmarks.peers.workers.torch_ways cells``."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.peers.protocol import serve
+from benchmarks.peers.workers import foldloom_trees, torch_taggers, torch_trees
+
+WAYS = {
+    "tree-lstm": {**torch_trees.PLAIN, **foldloom_trees.FOLDLOOM},
+    "tagger": torch_taggers.TAGGER,
+    "tagger-characters": torch_taggers.CHARACTER_TAGGER,
+}
+
+if __name__ == "__main__":
+    way = sys.argv[1]
+    serve({task: programs[way] for task, programs in WAYS.items() if way in programs})
