@@ -2,14 +2,37 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import blocks, cost_per_node, export, on_the_fly, operators, recording, step_size, tree_lstm, views
+from benchmarks import (
+    blocks,
+    cost_per_node,
+    export,
+    on_the_fly,
+    operators,
+    quality,
+    recording,
+    step_size,
+    tree_lstm,
+    views,
+)
 from benchmarks.peers import command as peers
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Every figure that the README claims.")
     commands = parser.add_subparsers(required=True)
-    for module in (tree_lstm, blocks, on_the_fly, operators, recording, cost_per_node, step_size, views, export, peers):
+    for module in (
+        tree_lstm,
+        blocks,
+        on_the_fly,
+        operators,
+        recording,
+        cost_per_node,
+        step_size,
+        views,
+        export,
+        peers,
+        quality,
+    ):
         module.add_command(commands)
     options = parser.parse_args()
     options.run(options)

@@ -24,7 +24,7 @@ from foldloom.tasks.task import Data, Task
 
 @dataclass(frozen=True, kw_only=True)
 class ParsingSettings(Settings):
-    epochs: int = 6
+    epochs: int = 8
     learning_rate: float = 2e-3
     embedding: int = 100
     hidden: int = 125
