@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,7 +18,8 @@ class Interruption:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # no other one may ask for signals
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
     def __exit__(
