@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format benchmark views clean
+.PHONY: demo test check format benchmark bench-readme views clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/hidden_operators.py
@@ -24,12 +24,19 @@ format: $(VENV)/dev
 benchmark: $(VENV)/demo
 	$(BIN)/python -m benchmarks tree-lstm
 
-views: $(VENV)/demo
-	for task in tree-lstm tagger parser molecule; do \
-		$(BIN)/foldloom explain $$task --examples 12 --html docs/views/$$task.html > /dev/null || exit 1; done
-	$(BIN)/foldloom profile tree-lstm --examples 64 --picture docs/views/loom.svg
+# What Foldloom and its peers do on this machine, into the README and docs/peers.md. Takes about an hour; nothing else should run.
+bench-readme: $(VENV)/bench
+	$(BIN)/python -m benchmarks peers --goals --json benchmarks/results/peers-goals.json
+	$(BIN)/python -m benchmarks peers --threads 1 --rounds 5 --json benchmarks/results/peers.json
+	$(BIN)/python -m benchmarks cost-per-node --json benchmarks/results/cost-per-node.json
+	$(BIN)/python -m benchmarks peers-readme
 
-$(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt
+views: $(VENV)/demo
+	for task in sentiment tagging parsing molecules; do \
+		$(BIN)/foldloom explain $$task --examples 12 --html docs/views/$$task.html > /dev/null || exit 1; done
+	$(BIN)/foldloom profile sentiment --examples 64 --picture docs/views/loom.svg
+
+$(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

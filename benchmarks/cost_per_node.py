@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--most", type=int, default=1_000_000, help="nodes of the largest batch")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where the figures are to be kept")
     parser.set_defaults(run=run)
 
 
@@ -31,16 +34,21 @@ def run(options: argparse.Namespace) -> None:
     model = TreeLSTM(1000, options.hidden, options.hidden)
     pool = random_trees(4000, vocabulary=1000)
     print(f"{'nodes':>10} {'steps':>6} {'record':>8} {'plan':>8} {'run':>8} {'total':>8}   microseconds a node")
-    totals = []
+    totals: list[float] = []
+    seen: list[dict[str, float]] = []
     size = 1000
     while size <= options.most:
         trees = _about(pool, size)
         nodes, steps, parts = _measure(model, trees, repeats=max(3, min(30, 300_000 // size)))
         totals.append(sum(parts))
+        seen.append(dict(zip(("nodes", "record", "plan", "run", "total"), (nodes, *parts, totals[-1]), strict=True)))
         print(
             f"{nodes:>10,} {steps:>6} {parts[0]:>8.2f} {parts[1]:>8.2f} {parts[2]:>8.2f} {totals[-1]:>8.2f}", flush=True
         )
         size *= 10
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(seen, indent=1) + "\n")
     print(f"from the cheapest to the dearest after the first: {max(totals[1:]) / min(totals):.2f} times")
 
 

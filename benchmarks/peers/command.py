@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.corpora import DATA
-from benchmarks.peers import report
-from benchmarks.peers.catalogue import PEERS
-from benchmarks.peers.measuring import Field
+from benchmarks.peers import goals, readme, report
+from benchmarks.peers.catalogue import PEERS, Peer
+from benchmarks.peers.measuring import Field, Row
 from benchmarks.peers.tasks import SETUPS, write
 
 MODES = {"training": True, "inference": False}
@@ -31,27 +33,67 @@ def add_command(commands: Any) -> None:
         default=DATA,
         help="a folder with sst, wikiner, ud_ewt and molecules (default: FOLDLOOM_DATA); what it has not is made up",
     )
+    parser.add_argument(
+        "--goals",
+        action="store_true",
+        help="measure what the goals need, whatever else is asked, and say which are met",
+    )
     parser.add_argument("--json", type=Path, help="where everything that was seen is to be kept")
     parser.set_defaults(run=run)
+    readme.add_command(commands)
 
 
 def progress(text: str) -> None:
     print(f"\r\033[K  {text}", end="", file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is measured together."""
+
+    threads: int
+    setup: str
+    batch: int
+    modes: list[bool]
+    peers: list[Peer]
+
+
 def run(options: argparse.Namespace) -> None:
-    rows = []
-    peers = [PEERS[name] for name in options.peer]
-    modes = [MODES[name] for name in options.mode]
+    jobs = _jobs_of_goals(options) if options.goals else _jobs_as_asked(options)
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        written = {name: write(SETUPS[name], options.data, Path(folder)) for name in options.task}
-        for threads in options.threads:
+        for threads, of_threads in itertools.groupby(jobs, key=lambda job: job.threads):
             with Field(threads, options.rounds, progress) as field:
-                for files in written.values():
-                    for batch in options.batch:
-                        seen = field.measure(files, batch, modes, peers)
+                for name, of_setup in itertools.groupby(of_threads, key=lambda job: job.setup):
+                    files = write(SETUPS[name], options.data, Path(folder))
+                    for job in of_setup:
+                        seen = field.measure(files, job.batch, job.modes, job.peers)
                         progress("")
                         print(report.table(files, seen), flush=True)
                         rows += seen
+    if options.goals:
+        print(goals.table(rows))
     if options.json:
-        report.keep(options.json, rows, sorted({peer.environment for peer in peers}))
+        report.keep(options.json, rows, sorted({peer.environment for job in jobs for peer in job.peers}))
+
+
+def _jobs_as_asked(options: argparse.Namespace) -> list[Job]:
+    modes, peers = [MODES[name] for name in options.mode], [PEERS[name] for name in options.peer]
+    return [
+        Job(threads, setup, batch, modes, peers)
+        for threads in options.threads
+        for setup in options.task
+        for batch in options.batch
+        if batch <= SETUPS[setup].count
+    ]
+
+
+def _jobs_of_goals(options: argparse.Namespace) -> list[Job]:
+    """Goals on the same task and batch share one measurement."""
+    jobs = []
+    asked = [goal for goal in goals.GOALS if goal.setup in options.task and goal.threads in options.threads]
+    for key in sorted({goal.key for goal in asked}):
+        same = [goal for goal in asked if goal.key == key]
+        modes = sorted({goal.train for goal in same}, reverse=True)
+        jobs.append(Job(*key, modes, [PEERS[name] for name in goals.peers_of(same)]))
+    return jobs

@@ -31,6 +31,7 @@ ALONE = 8
 LEAST = 32
 """Examples of a turn: as many batches as it takes, so that small ones can be timed."""
 WARM_UP = 2
+"""Turns that do not count."""
 
 
 class PeerFailedError(Exception):
@@ -190,11 +191,12 @@ class Field:
     def _rounds(
         self, peers: Sequence[Peer], files: Files, batch: int, train: bool
     ) -> dict[str, Timed | PeerFailedError]:
-        turns = {peer.name: turns_of(peer, files, batch, WARM_UP + self.rounds) for peer in peers}
+        last = WARM_UP + min(self.rounds, files.setup.most_rounds)
+        turns = {peer.name: turns_of(peer, files, batch, last) for peer in peers}
         spent: dict[str, Timed | PeerFailedError] = {}
         waiting = list(peers)
         order = random.Random(0)
-        for number in range(-1, WARM_UP + self.rounds):
+        for number in range(-1, last):
             # Whoever comes next finds the caches as the last one left them, so every round has another order.
             order.shuffle(waiting)
             self.progress(f"{files.setup.name}, batch {batch}: round {number + 1}")

@@ -44,6 +44,8 @@ class Setup:
     """Of the folder with real data, and how many examples are wanted."""
     count: int = 2048
     """At most so many examples."""
+    most_rounds: int = 100
+    """More would take minutes where a batch takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ SETUPS = {
             "tree-lstm",
             _iclr(shared_shape=True),
             count=512,
+            most_rounds=3,
         ),
         Setup(
             "iclr-different",
@@ -212,6 +215,7 @@ SETUPS = {
             "tree-lstm",
             _iclr(shared_shape=False),
             count=512,
+            most_rounds=3,
         ),
     )
 }

@@ -1,0 +1,80 @@
+"""Figures of the README and the docs, from what `python -m benchmarks peers` has kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import goals
+from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.environments import ROOT
+from benchmarks.peers.measuring import MEASURED, Row
+from benchmarks.peers.tasks import SETUPS
+
+RESULTS = ROOT / "benchmarks" / "results"
+README_SETUP = "tree-lstm"
+
+
+def add_command(commands: Any) -> None:
+    parser = commands.add_parser("peers-readme", description=__doc__, help="write what peers has seen into the docs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a folder with peers.json and others")
+    parser.add_argument("--root", type=Path, default=ROOT, help="where README.md and docs are")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    from benchmarks.peers import plots  # matplotlib is asked for where something is drawn, not for every benchmark
+
+    seen = json.loads((options.results / "peers.json").read_text())
+    of_goals = json.loads((options.results / "peers-goals.json").read_text())
+    costs = json.loads((options.results / "cost-per-node.json").read_text())
+    rows, goal_rows = ([Row(**row) for row in content["rows"]] for content in (seen, of_goals))
+    plots.draw(rows, costs, options.root / "docs" / "peers")
+    fill(options.root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'])}")
+    fill(options.root / "docs" / "peers.md", "goals", f"{goals.table(goal_rows)}\n\n{where(of_goals['machine'])}")
+    fill(options.root / "docs" / "peers.md", "rates", f"{all_rates(rows)}\n\n{where(seen['machine'])}")
+
+
+def fill(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the two marks of a name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = path.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{path} has no place for {name!r}: write {begin} and {end} where its figures belong")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def where(machine: dict[str, Any]) -> str:
+    return (
+        f"Seen on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, torch {machine['torch']}, "
+        f"commit {machine['commit']}, load average {machine['load average']:.1f}."
+    )
+
+
+def rates(rows: Sequence[Row], setup: str, threads: int, train: bool) -> str:
+    """Examples a second, a line for each peer and a column for each batch size."""
+    chosen = [row for row in rows if (row.setup, row.threads, row.train) == (setup, threads, train)]
+    batches = sorted({row.batch for row in chosen})
+    lines = [f"| | {' | '.join(f'batch {batch}' for batch in batches)} |", "|---" * (len(batches) + 1) + "|"]
+    for name in dict.fromkeys(row.peer for row in chosen):
+        of_peer = {row.batch: row for row in chosen if row.peer == name}
+        cells = [_cell(of_peer[batch]) if batch in of_peer else "" for batch in batches]
+        lines.append(f"| {PEERS[name].title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Row) -> str:
+    return f"{row.rate:,.0f}" if row.status == MEASURED else row.status
+
+
+def all_rates(rows: Sequence[Row]) -> str:
+    parts = []
+    for setup, threads, train in dict.fromkeys((row.setup, row.threads, row.train) for row in rows):
+        mode = "training" if train else "inference"
+        title = f"**{SETUPS[setup].title}; {mode}, {threads} thread{'s' if threads > 1 else ''}**"
+        parts.append(f"{title}\n\n{rates(rows, setup, threads, train)}")
+    return "\n\n".join(parts)
