@@ -16,6 +16,7 @@ from foldloom.placement import Placed, place
 from foldloom.plan import Plan, Statistics
 from foldloom.recording import Column, Recording, refuse_tracked
 from foldloom.schedulers import Scheduler
+from foldloom.sharing import shared
 from foldloom.watching import watching
 
 
@@ -27,6 +28,8 @@ class Planned:
     plan: Plan
     inputs: tuple[Column, ...]
     results: tuple[Any, ...]
+    shared_ops: frozenset[int] = frozenset()
+    """Ops some of whose calls were asked for by several nodes, and are computed once."""
 
     def __getstate__(self) -> dict[str, Any]:
         refuse_tracked(self.plan.ops)
@@ -91,6 +94,9 @@ def prepare(
     watcher = watching.watcher
     if watcher is not None:
         watcher.plans(recording, scheduler, earlier)
+    shared_ops: frozenset[int] = frozenset()
+    if placed is None:
+        recording, shared_ops = shared(recording)
     graph = recording.graph
     plan = place(graph, scheduler.schedule(graph), placed, earlier)
     inputs: list[Column] = []
@@ -98,7 +104,7 @@ def prepare(
     for column in recording.inputs:
         inputs.append(_reorder(column, plan.input_order[start : start + len(column)]))
         start += len(column)
-    planned = Planned(plan, tuple(inputs), recording.results)
+    planned = Planned(plan, tuple(inputs), recording.results, shared_ops)
     if watcher is not None:
         watcher.planned(planned)
     return planned
@@ -113,6 +119,10 @@ def execute(
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
         inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
     buffers = buffers or Buffers(device)
+    kernels = [
+        kernel.without_drawing(device) if kernel is not None and number in planned.shared_ops else kernel
+        for number, kernel in enumerate(kernels)
+    ]
     watcher = watching.watcher
     if watcher is None:
         return run_plan(planned.plan, inputs, kernels, buffers)

@@ -81,7 +81,8 @@ class Op:
 
     Equality is exact and covers everything that tells two calls apart: which cell or function (``key``), the settings it
     was called with (``settings``, the keyword arguments and the nesting of the positional ones), the weights that it was given
-    (``shared``, by name), and the types.
+    (``shared``, by name), and the types. ``repeatable`` says whether calls with equal arguments give equal results, so that one of
+    them will do: no random numbers are drawn.
     """
 
     key: str
@@ -90,11 +91,12 @@ class Op:
     settings: Hashable = ()
     shared: tuple[Hashable, ...] = ()
     mode: Hashable = None
+    repeatable: bool = False
     label: str = field(default="", compare=False)
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode))
+        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode, self.repeatable))
 
     def __hash__(self) -> int:
         return self._hash

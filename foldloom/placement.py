@@ -97,6 +97,7 @@ def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlie
             np.arange(len(arity_of_run) + len(output_blocks)), np.append(arity_of_run, np.ones_like(output_blocks))
         ),
         _Ragged.of(graph, runs, rows, operands),
+        outputs=len(output_blocks),
     )
     given = [number for number, op in enumerate(graph.ops) if op.is_input and op.key != EARLIER]
     input_count = int(runs.size[: runs.input_runs].sum())
@@ -240,17 +241,19 @@ def _without_earlier(graph: Graph, runs: _Runs) -> _Runs:
 
 
 def _read_blocks(
-    rows: _Rows, values: Ints, block_sizes: Ints, step_of_block: Ints, ragged: _Ragged | None
+    rows: _Rows, values: Ints, block_sizes: Ints, step_of_block: Ints, ragged: _Ragged | None, outputs: int
 ) -> tuple[list[Read], list[int], Ints]:
     """How to read each block of values: the reads, how many each step has, and the rows of those that must be gathered.
 
-    Neighbouring gathers of one step from one arena are one read.
+    Neighbouring gathers of one step from one arena are one read. The last blocks, so many, are what the batch gives back.
     """
     if not len(block_sizes):
         return [], [], np.empty(0, np.int64)
     row = rows.row_of_value[values]
     first = starts_of(block_sizes)
     first_row, arena, ascends, repeats = _shape_of_blocks(rows, values, row, first, block_sizes)
+    # Whoever changes the result of one example in place must not change that of another.
+    repeats[len(first) - outputs :] = False
     gathers = ~(ascends | repeats)
     first_length = np.full(len(first), -1)
     if ragged is not None:

@@ -24,18 +24,14 @@ from foldloom.recording import OUTPUT, Output, OutputRun, filled, map_items, sor
 
 def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) -> Any:
     """Take the outputs, which are of the given kind, out of a result; what is left is its template."""
-
-    def taken_out(part: Any) -> Any:
-        if isinstance(part, kind):
-            outputs.append(part)
-            return OUTPUT
-        # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
-        if type(part) is list and part and all([issubclass(item, kind) for item in set(map(type, part))]):
-            outputs.extend(part)
-            return OutputRun(len(part))
-        return map_items(part, taken_out)
-
-    return taken_out(result)
+    if isinstance(result, kind):
+        outputs.append(result)
+        return OUTPUT
+    # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
+    if type(result) is list and result and all([issubclass(item, kind) for item in set(map(type, result))]):
+        outputs += result
+        return OutputRun(len(result))
+    return map_items(result, lambda item: template_of(item, kind, outputs))
 
 
 def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> list[Any]:

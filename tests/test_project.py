@@ -38,6 +38,7 @@ def test_public_names() -> None:
             "results",
             "runtime",
             "schedulers",
+            "sharing",
             "tasks",
             "views",
             "watching",

@@ -62,8 +62,8 @@ def test_merging_runs_no_python_for_a_node(model: TreeLSTM) -> None:
 
     small, large = ([fl.record(model, full(levels))] * 8 for levels in (2, 9))
     assert large[0].graph.node_count > 100 * small[0].graph.node_count
-    # Each step costs a few calls, and there are some steps more; but nodes, there are 128 times as many.
-    assert calls(large) < 1.5 * calls(small)
+    # Each step and each level costs some calls, and there are a few more of both; but nodes, there are 128 times as many.
+    assert calls(large) < 2 * calls(small)
 
 
 def test_recordings_pickle_without_weights(model: TreeLSTM) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foldloom.errors import CellOutputError
+from foldloom.errors import CellError, CellOutputError
 from foldloom.graph import Op, Type
 from foldloom.ragged import Ragged
 
@@ -26,6 +26,22 @@ class Kernel:
         """The batched function itself, which knows how it runs."""
         self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))
         self._expected = [(type.row.shape, dtype_of(type)) for type in op.outputs]
+
+    def without_drawing(self, device: torch.device) -> Kernel:
+        """The same for members that stand for several each, which would all get the same random numbers."""
+
+        def call(*operands: Any) -> Sequence[Any]:
+            before = random_state(device)
+            outputs = self.call(*operands)
+            if not torch.equal(random_state(device), before):
+                raise CellError(
+                    f"cell {self.op.label} drew random numbers, but drew none when it was recorded. Record its examples anew"
+                )
+            return outputs
+
+        kernel = Kernel(self.op, call, self.module)
+        kernel.form = self.form
+        return kernel
 
     def check(self, outputs: Sequence[torch.Tensor], counts: Sequence[int]) -> None:
         """An arena would take a wrong dtype or a broadcastable shape without a word; so ask before writing."""
@@ -50,6 +66,13 @@ def member_of(operand: torch.Tensor | Ragged, member: int) -> torch.Tensor | Rag
         return operand[member : member + 1]
     start, length = int(operand.lengths[:member].sum()), int(operand.lengths[member])
     return Ragged(operand.values[start : start + length], operand.lengths[member : member + 1])
+
+
+def random_state(device: torch.device | None) -> torch.Tensor:
+    """Where the random numbers of a device stand."""
+    if device is None or device.type in ("cpu", "meta"):
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)  # type: ignore[no-any-return]
 
 
 def dtype_of(type: Type) -> torch.dtype:

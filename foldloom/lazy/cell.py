@@ -13,7 +13,7 @@ import torch
 
 from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
 from foldloom.execution import Kernel
-from foldloom.execution.kernels import describe, dtype_of, type_of
+from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
 from foldloom.graph import Op, Type
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
 from foldloom.lazy.rules.modules import batched_module, can_be_batched, flat_results, returned_by_module
@@ -139,12 +139,13 @@ class Cell(torch.nn.Module):
             return Signature(
                 Op(self.key, types, returned.types, (nesting, settings), label=self.label), returned.nesting
             )
-        returned = _probe(self, types, nesting, {name: value for name, value, _ in settings})
+        returned, draws = _probe(self, types, nesting, {name: value for name, value, _ in settings})
         outputs: list[Any] = []
         returns = flatten(returned, outputs)
         _check_leading(self, outputs, _PROBE_SIZE, types)
         output_types = tuple([type_of(output[0]) for output in outputs])
-        return Signature(Op(self.key, types, output_types, (nesting, settings), label=self.label), returns)
+        op = Op(self.key, types, output_types, (nesting, settings), repeatable=not draws, label=self.label)
+        return Signature(op, returns)
 
     def kernel(self, op: Op) -> Kernel:
         """The batched function of one of this cell's ops, made in this process or in another."""
@@ -355,8 +356,9 @@ def _check_leading(cell: Cell, outputs: Sequence[Any], count: int, given: Sequen
             )
 
 
-def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]) -> Any:
-    """Call the cell on made-up members, leaving no trace of it: buffers and random state are put back.
+def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]) -> tuple[Any, bool]:
+    """Call the cell on made-up members, leaving no trace of it: buffers and random state are put back. What it returns, and
+    whether it draws random numbers, now or when it is trained.
 
     Zeros suit most functions (they are valid rows of any table); some need positive numbers.
     """
@@ -368,10 +370,12 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
             torch.full((_PROBE_SIZE, *type.shape), fill, dtype=dtype_of(type), device=cell.device) for type in types
         ]
         try:
+            given = arguments if nesting is None else unflatten(nesting, iter(arguments))
             with torch.no_grad(), torch.random.fork_rng():
-                return cell.call_batched(
-                    *(arguments if nesting is None else unflatten(nesting, iter(arguments))), **settings
-                )
+                before = random_state(cell.device)
+                returned = cell.call_batched(*given, **settings)
+                _call_in_training(cell, given, settings)
+                return returned, not torch.equal(random_state(cell.device), before)
         except NestedCellError:
             raise
         except Exception as error:
@@ -382,3 +386,18 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
     raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
+
+
+def _call_in_training(cell: Cell, given: Sequence[Any], settings: dict[str, Any]) -> None:
+    """Once more, as when it is trained, if it is not: recordings are kept, and run in both modes."""
+    resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
+    for part in resting:
+        part.training = True
+    try:
+        if resting:
+            cell.call_batched(*given, **settings)
+    except Exception:
+        torch.rand(1)  # what cannot be tried may draw
+    finally:
+        for part in resting:
+            part.training = False

@@ -24,7 +24,7 @@ from foldloom.lazy.inference import NeedsValuesError, Returned, inferred
 from foldloom.lazy.inputs import DRAWS, code_of
 from foldloom.lazy.nesting import Nesting
 from foldloom.lazy.progress import Progress
-from foldloom.lazy.rules import has_ragged_rule, ragged_returned
+from foldloom.lazy.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.lazy.scope import Mode, autocast_state, recording_paused, user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.schedulers import Scheduler
@@ -170,7 +170,8 @@ class Signatures(Progress):
             return known
         op = Op(
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
-            mode=self._mode_of_op, label=getattr(function, "__name__", ""),
+            mode=self._mode_of_op, repeatable=has_rule(function) and function not in DRAWS,
+            label=getattr(function, "__name__", ""),
         )  # fmt: skip
         known = KnownCall(self.add_op(op), op.outputs, returned.nesting, shares_with=returned.shares_with)
         known.kept = weights

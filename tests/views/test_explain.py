@@ -84,7 +84,7 @@ def test_what_it_takes() -> None:
 
 def test_compiled_block() -> None:
     model = models.TreeLSTM(10, 4, 4).states
-    trees = [(0, (1, 1), (2, 2)), (1, (1, 1), (1, (0, 4), (1, 2)))]
+    trees = [(0, (1, 1), (2, 2)), (1, (1, 3), (1, (0, 4), (1, 5)))]
     assert same_counts(fl.explain(model, trees)) == same_counts(fl.explain(model.plan(trees)))
     with pytest.raises(ArgumentError, match=r"fb.compile\(block, scheduler=...\)"):
         fl.explain(model, trees, scheduler=fl.ByAgenda())
