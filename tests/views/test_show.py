@@ -332,7 +332,7 @@ def test_ten_thousand_nodes_in_a_browser(driver: Any, tmp_path: Path, treebank_p
     assert page.problems() == []
 
 
-@pytest.mark.parametrize("name", ["tree-lstm", "tagger", "parser", "molecule"])
+@pytest.mark.parametrize("name", ["sentiment", "tagging", "parsing", "molecules"])
 def test_pages_of_the_documentation(name: str, driver: Any) -> None:
     path = DOCS / "views" / f"{name}.html"
     assert f"views/{name}.html" in (DOCS / "views.md").read_text()
