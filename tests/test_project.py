@@ -40,6 +40,7 @@ def test_public_names() -> None:
             "schedulers",
             "sharing",
             "tasks",
+            "training",
             "views",
             "watching",
         }
@@ -56,12 +57,12 @@ def test_docstrings_run(name: str) -> None:
     assert failures == 0
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/guide.md", "docs/data.md", "docs/models.md", "docs/views.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/guide.md", "docs/data.md", "docs/models.md", "docs/training.md", "docs/views.md"])
 def test_code_blocks_run(path: str) -> None:
     """All Python blocks of a page, as one program."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
     assert blocks, f"{path} has no code to run"
-    exec(compile("\n".join(blocks), path, "exec"), {"__name__": "page"})
+    exec(compile("\n".join(blocks), path, "exec", dont_inherit=True), {"__name__": "page"})
 
 
 def test_journey_runs(capsys: pytest.CaptureFixture[str]) -> None:
