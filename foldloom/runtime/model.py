@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from foldloom.errors import BlockInputError, ExportedFileError
 from foldloom.recording import Recording
-from foldloom.runtime.description import Description
+from foldloom.runtime.description import Array, Description
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.program import BlockProgram
 from foldloom.runtime.recorder import Cell, Recorder
@@ -23,6 +23,18 @@ _RECURSION_LIMIT = 200_000
 
 Program = Callable[[Any, Any], Any]
 """Takes the model, whose attributes are its cells, and one example; gives the example's result."""
+
+
+class Batch(NamedTuple):
+    """A batch of examples as a file takes it, and where their results will be in what it gives."""
+
+    feeds: dict[str, Array]
+    """The inputs of the file by their names, in order."""
+    places: list[Any]
+
+    def results(self, outputs: Sequence[Any]) -> list[Any]:
+        """The result of each example, from the outputs of the file in order: arrays, or tensors."""
+        return [filled(place, outputs) for place in self.places]
 
 
 class Model:
@@ -50,6 +62,11 @@ class Model:
     def __call__(self, examples: Sequence[Any]) -> list[Any]:
         """The result of each example, or recording of one (`fl.record`): of a file of blocks, what the block gives; with metrics, the pair of that and a dict from their names
         to lists of rows, each with its label if it has one."""
+        batch = self.batch(examples)
+        return batch.results(self._session.run(batch.feeds)) if batch.places else []
+
+    def batch(self, examples: Sequence[Any]) -> Batch:
+        """What the file takes for a batch of examples: for whoever runs it by other means than this."""
         recorder = Recorder(self.description)
         results = []
         with _deep_recursion():
@@ -62,15 +79,8 @@ class Model:
                 except Exception as error:
                     error.add_note(f"in example {number} of the batch")
                     raise
-        return self.run(recorder, results)
-
-    def run(self, recorder: Recorder, results: Sequence[Any]) -> list[Any]:
-        """The results, with arrays in place of values, of what was recorded."""
-        templates = [asked_for(recorder, result) for result in results]
-        if not any(recorder.outputs):
-            return templates
-        outputs = self._session.run(feeds_of(recorder))
-        return [filled(template, outputs) for template in templates]
+        places = [asked_for(recorder, result) for result in results]
+        return Batch(feeds_of(recorder), places)
 
     def _own_program(self) -> Callable[[Recorder, Any], Any]:
         described = self.description.program

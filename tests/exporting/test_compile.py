@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -52,13 +53,23 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_compiled_once_for_all_shapes(name: str) -> None:
-    """Inductor needs a C++ compiler and half a minute; that there is one graph is seen with any backend."""
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler: g++")
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("binary Tree-LSTM", "aot_eager"),
+        ("two loops", "aot_eager"),
+        pytest.param("two loops", "inductor", marks=needs_compiler),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's own
+def test_compiled_once_for_all_shapes(name: str, backend: str) -> None:
     torch._dynamo.reset()
     model = COMPILED[name].make().double()
     static = fl.static_model(model)
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(static.graph, backend=counter, fullgraph=True, dynamic=True)
     graphs = 0
     for seed, count in enumerate((1, 7, 2, 30)):
