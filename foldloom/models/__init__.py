@@ -3,6 +3,7 @@
 from foldloom.models.adding import AttentionAdder
 from foldloom.models.attention import feed_forward_attention
 from foldloom.models.child_sum_tree_lstm import ChildSumTreeLSTM
+from foldloom.models.encoded_tree_lstm import EncodedTreeLSTM
 from foldloom.models.hierarchical_rnn import hierarchical_rnn
 from foldloom.models.neural_module_network import NeuralModuleNetwork
 from foldloom.models.parser import TransitionParser
@@ -18,6 +19,7 @@ __all__ = [
     "SPINN",
     "AttentionAdder",
     "ChildSumTreeLSTM",
+    "EncodedTreeLSTM",
     "NeuralModuleNetwork",
     "RecursiveTensorNetwork",
     "Tagger",

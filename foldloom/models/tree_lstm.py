@@ -32,9 +32,11 @@ class StateOfVector(nn.Module):
 
 
 class Leaf(StateOfVector):
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0, *, sparse: bool = True
+    ) -> None:
         super().__init__(embedding, hidden, dropout)
-        self.embed = nn.Embedding(vocabulary, embedding, sparse=True)
+        self.embed = nn.Embedding(vocabulary, embedding, sparse=sparse)
 
     def forward(self, word: torch.Tensor) -> State:
         return super().forward(self.embed(word))
@@ -57,6 +59,8 @@ class Merge(nn.Module):
 
 
 class TreeLSTM(TreeClassifier):
+    """``sparse`` says whether gradients of words are: of many words they should be, and few optimisers take them."""
+
     def __init__(
         self,
         vocabulary: int,
@@ -68,8 +72,10 @@ class TreeLSTM(TreeClassifier):
         recurrent_dropout: float = 0.0,
         arity: int = 2,
         vectors: npt.ArrayLike | None = None,
+        sparse: bool = True,
     ) -> None:
-        leaf, merge = Leaf(vocabulary, embedding, hidden, dropout), Merge(hidden, recurrent_dropout, arity)
+        leaf = Leaf(vocabulary, embedding, hidden, dropout, sparse=sparse)
+        merge = Merge(hidden, recurrent_dropout, arity)
         super().__init__(leaf, merge, (hidden, hidden), labels, dropout=dropout, arity=arity)
         if vectors is not None:
             set_vectors(self, vectors)

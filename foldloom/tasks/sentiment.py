@@ -19,6 +19,7 @@ from foldloom.models.training import Trainable, set_vectors
 from foldloom.models.tree_classifier import numbered
 from foldloom.models.tree_lstm import TreeLSTM
 from foldloom.tasks.files import files_of_parts
+from foldloom.tasks.in_context import begin_in_context, example_in_context, model_in_context, optimizer_in_context
 from foldloom.tasks.settings import Settings
 from foldloom.tasks.task import Data, Task
 
@@ -41,6 +42,8 @@ class SentimentSettings(Settings):
     recurrent_dropout: float = 0.25
     vectors: str = ""
     """A folder with the words of vectors that were trained elsewhere, vocab.txt, and the vectors in one .npy file."""
+    encoder: bool = False
+    """Whether a pretrained encoder reads the words in context, and is trained with Adam at ``word_learning_rate``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,8 @@ class SentimentTask(Task[Tree]):
 
     @classmethod
     def fitted(cls, data: Data[Tree], settings: SentimentSettings) -> Self:
+        if settings.encoder:
+            return cls(settings, Vocabulary([]))  # the encoder has words of its own
         words = Vocabulary.of((word for tree in data.train for word in tree.words), unknown=True)
         if settings.vectors:
             # Words that only others know are not unknown if their vectors are: what is learned is learned in the vectors' space.
@@ -77,6 +82,8 @@ class SentimentTask(Task[Tree]):
 
     def model(self) -> Trainable:
         settings = self.settings
+        if settings.encoder:
+            return model_in_context(settings.hidden, len(LABELS), settings.dropout, settings.recurrent_dropout)
         return TreeLSTM(
             len(self.words),
             settings.embedding,
@@ -87,24 +94,35 @@ class SentimentTask(Task[Tree]):
         )
 
     def begin(self, model: Trainable, data: Data[Tree]) -> None:
-        if self.settings.vectors:
+        if self.settings.encoder:
+            begin_in_context(model)
+        elif self.settings.vectors:
             set_vectors(model, vectors_in(self.settings.vectors).for_vocabulary(self.words))
 
     def optimizer(self, model: Trainable) -> torch.optim.Optimizer:
+        settings = self.settings
+        if settings.encoder:
+            return optimizer_in_context(
+                model, settings.learning_rate, settings.word_learning_rate, settings.weight_decay
+            )
         # Gradients of words are sparse: those of a step reach few of them. Decay of all words would make them dense.
         words = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
         others = [weight for weight in model.parameters() if all(weight is not word for word in words)]
         groups: list[dict[str, Any]] = [
-            {"params": words, "lr": self.settings.word_learning_rate},
-            {"params": others, "weight_decay": self.settings.weight_decay},
+            {"params": words, "lr": settings.word_learning_rate},
+            {"params": others, "weight_decay": settings.weight_decay},
         ]
         torch.sparse.check_sparse_tensor_invariants.disable()  # what is the default, but Adagrad wants it said
-        return torch.optim.Adagrad(groups, lr=self.settings.learning_rate)
+        return torch.optim.Adagrad(groups, lr=settings.learning_rate)
 
     def schedule(self, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        if self.settings.encoder:
+            return super().schedule(optimizer, steps)
         return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)  # Adagrad has a schedule of its own
 
     def example(self, item: Tree) -> Any:
+        if self.settings.encoder:
+            return example_in_context(item, LABELS)
         return numbered(item, self.words, LABELS)
 
     def parse(self, line: str) -> Tree:
