@@ -186,7 +186,7 @@ class KernelCount(TorchDispatchMode):
 def _greedy_parsing(options: argparse.Namespace) -> dict[str, Any]:
     """Parsing with the parser's own decisions: nothing but `predict`, without gradients."""
     folder = _folder(options, GREEDY)
-    task = Parsing(folder, 8 * options.batch)
+    task = Parsing.of_paper(folder, 8 * options.batch)
     systems = Systems(task, options.batch, options.alone)
     plain, with_cells = task.model, task.with_cells()
     runs: dict[str, Callable[..., Any]] = {

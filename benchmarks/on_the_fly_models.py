@@ -31,7 +31,7 @@ from benchmarks.corpora import (
 )
 from examples.bilstm_tagger import BiLSTMTagger, TaggedSentence
 from examples.character_tagger import CharacterTagger, Token
-from examples.common import Phrase
+from examples.common import Phrase, Sentence
 from examples.transition_parser import TransitionParser
 from examples.tree_lstm import TreeLSTM
 
@@ -226,6 +226,7 @@ class TreeSentiment(ByHand):
 class Parsing(Task):
     """Its own decisions lead from state to state, so that there is nothing to write by hand short of a batching parser."""
 
+    model: TransitionParser
     cells = (
         "embed",
         "context.0.rightward",
@@ -236,15 +237,19 @@ class Parsing(Task):
         "relate",
     )
 
-    def __init__(self, folder: Path | None, count: int) -> None:
-        examples, words, relations = parsing_task(headed_words(folder))
-        self.examples = examples[:count]
-        self.words = words
-        self.model: TransitionParser = TransitionParser(
-            words, embedding=125, hidden=125, layers=2, scorer=100, relations=relations
+    def __init__(self, examples: list[Sentence], model: TransitionParser) -> None:
+        self.examples, self.model, self.words = examples, model, model.root
+        model.embed.sparse = True
+        self.sizes = (
+            f"{_described(model.embed)}, {len(model.context)} layers of LSTMs of {model.nothing.numel() // 2}, "
+            f"{_described(model.relate, 'relations')}"
         )
-        self.model.embed.sparse = True
-        self.sizes = f"{words:,} words of 125, two layers of LSTMs of 125, hidden layer of 100, {relations} relations"
+
+    @classmethod
+    def of_paper(cls, folder: Path | None, count: int) -> Parsing:
+        examples, words, relations = parsing_task(headed_words(folder))
+        model = TransitionParser(words, embedding=125, hidden=125, layers=2, scorer=100, relations=relations)
+        return cls(examples[:count], model)
 
     def size(self, number: int) -> int:
         return len(self.examples[number].words)
@@ -254,7 +259,7 @@ TASKS: dict[str, Callable[[Path | None, int], Task]] = {
     "bilstm": Tagging.of_paper,
     "bilstm-characters": CharacterTagging.of_paper,
     "tree-lstm": TreeSentiment,
-    "parser": Parsing,
+    "parser": Parsing.of_paper,
 }
 
 
@@ -303,11 +308,11 @@ def _padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return padded, torch.where(row < lengths, lengths - 1 - row, row), lengths
 
 
-def _described(part: nn.Embedding | nn.Sequential, what: str = "words") -> str:
+def _described(part: nn.Embedding | nn.Sequential, what: str = "") -> str:
     if isinstance(part, nn.Embedding):
-        return f"{part.num_embeddings:,} {what} of {part.embedding_dim}"
-    hidden, tags = (layer.out_features for layer in part if isinstance(layer, nn.Linear))
-    return f"hidden layer of {hidden}, {tags} tags"
+        return f"{part.num_embeddings:,} {what or 'words'} of {part.embedding_dim}"
+    hidden, outputs = (layer.out_features for layer in part if isinstance(layer, nn.Linear))
+    return f"hidden layer of {hidden}, {outputs} {what or 'tags'}"
 
 
 def _words_and_rare(tokens: list[Token]) -> np.ndarray:

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +76,8 @@ class PeerProcess:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
+        with suppress(BrokenPipeError), self.process:  # closes its pipes and waits for it
+            pass
         self.errors.close()
 
 

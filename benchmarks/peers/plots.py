@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
-
-from benchmarks.peers.catalogue import PEERS  # noqa: E402
-from benchmarks.peers.measuring import MEASURED, Row  # noqa: E402
-from benchmarks.peers.tasks import SETUPS  # noqa: E402
+from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.measuring import MEASURED, Row
+from benchmarks.peers.tasks import SETUPS
 
 SHOWN = {
     "foldloom-cells": ("tab:blue", "-"),
@@ -46,41 +44,40 @@ def draw(rows: Sequence[Row], costs: Sequence[Mapping[str, float]], folder: Path
     for setup in dict.fromkeys(row.setup for row in one_thread):
         of_setup = [row for row in one_thread if row.setup == setup]
         drawn.append(_save(_throughput(setup, of_setup), folder / f"throughput-{setup}"))
-        if any(row.peer == LIMIT for row in of_setup):
+        if any(row.peer == LIMIT and row.train for row in of_setup):
             drawn.append(_save(_fraction_of_limit(setup, of_setup), folder / f"limit-{setup}"))
     if costs:
         drawn.append(_save(_cost_per_node(costs), folder / "cost-per-node"))
     return drawn
 
 
-def _save(figure: Any, stem: Path) -> Path:
+def _save(figure: Figure, stem: Path) -> Path:
     figure.savefig(stem.with_suffix(".png"), dpi=120, metadata={"Software": None})
     figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-    pyplot.close(figure)
     return stem.with_suffix(".svg")
 
 
-def _throughput(setup: str, rows: Sequence[Row]) -> Any:
+def _throughput(setup: str, rows: Sequence[Row]) -> Figure:
     modes = [train for train in (True, False) if any(row.train is train for row in rows)]
-    figure, axes = pyplot.subplots(
-        1, len(modes), figsize=(5.5 * len(modes), 4.5), squeeze=False, layout="constrained", sharey=True
-    )
-    for axis, train in zip(axes[0], modes, strict=True):
+    figure = Figure(figsize=(2 + 5 * len(modes), 4.5), layout="constrained")
+    axes = figure.subplots(1, len(modes), squeeze=False, sharey=True)[0]
+    for axis, train in zip(axes, modes, strict=True):
         _lines(axis, {(row.peer, row.batch): row.rate for row in rows if row.train is train})
         axis.set(title="training" if train else "inference", yscale="log", ylabel="examples a second")
-    axes[0][-1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    axes[-1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.suptitle(f"{SETUPS[setup].title}, one thread")
     return figure
 
 
-def _fraction_of_limit(setup: str, rows: Sequence[Row]) -> Any:
+def _fraction_of_limit(setup: str, rows: Sequence[Row]) -> Figure:
     training = {(row.peer, row.batch): row.rate for row in rows if row.train}
     fractions = {
         (peer, batch): rate / training[LIMIT, batch]
         for (peer, batch), rate in training.items()
         if (LIMIT, batch) in training and peer != LIMIT
     }
-    figure, axis = pyplot.subplots(figsize=(7.5, 4.5), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axis = figure.subplots()
     _lines(axis, fractions)
     axis.set(title=f"{SETUPS[setup].title}\ntraining, one thread", ylim=(0, 1))
     axis.set_ylabel("of the rate of the matrix products alone")
@@ -100,8 +97,9 @@ def _lines(axis: Any, values: Mapping[tuple[str, int], float]) -> None:
     axis.grid(alpha=0.3)
 
 
-def _cost_per_node(costs: Sequence[Mapping[str, float]]) -> Any:
-    figure, axis = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
+def _cost_per_node(costs: Sequence[Mapping[str, float]]) -> Figure:
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axis = figure.subplots()
     nodes = [cost["nodes"] for cost in costs]
     for part in ("record", "plan", "run", "total"):
         axis.plot(nodes, [cost[part] for cost in costs], marker=".", label=part)

@@ -20,22 +20,26 @@ README_SETUP = "tree-lstm"
 
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("peers-readme", description=__doc__, help="write what peers has seen into the docs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="a folder with peers.json and others")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a folder with what the commands have kept")
     parser.add_argument("--root", type=Path, default=ROOT, help="where README.md and docs are")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
+    write_all(options.results, options.root)
+
+
+def write_all(results: Path, root: Path) -> None:
     from benchmarks.peers import plots  # matplotlib is asked for where something is drawn, not for every benchmark
 
-    seen = json.loads((options.results / "peers.json").read_text())
-    of_goals = json.loads((options.results / "peers-goals.json").read_text())
-    costs = json.loads((options.results / "cost-per-node.json").read_text())
+    seen, of_goals, costs = (
+        json.loads((results / f"{name}.json").read_text()) for name in ("peers", "peers-goals", "cost-per-node")
+    )
     rows, goal_rows = ([Row(**row) for row in content["rows"]] for content in (seen, of_goals))
-    plots.draw(rows, costs, options.root / "docs" / "peers")
-    fill(options.root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'])}")
-    fill(options.root / "docs" / "peers.md", "goals", f"{goals.table(goal_rows)}\n\n{where(of_goals['machine'])}")
-    fill(options.root / "docs" / "peers.md", "rates", f"{all_rates(rows)}\n\n{where(seen['machine'])}")
+    plots.draw(rows, costs, root / "docs" / "peers")
+    fill(root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'])}")
+    fill(root / "docs" / "peers.md", "goals", f"{goals.table(goal_rows)}\n\n{where(of_goals['machine'])}")
+    fill(root / "docs" / "peers.md", "rates", f"{all_rates(rows)}\n\n{where(seen['machine'])}")
 
 
 def fill(path: Path, name: str, text: str) -> None:

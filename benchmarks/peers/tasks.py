@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +12,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.corpora import TaggedWords, character_task, labelled_trees, tagged_words, tagging_task
+from benchmarks.corpora import (
+    TaggedWords,
+    character_task,
+    headed_words,
+    labelled_trees,
+    parsing_task,
+    tagged_words,
+    tagging_task,
+)
 from benchmarks.trees import Tree, as_arrays, random_tree
 from examples.bilstm_tagger import BiLSTMTagger
 from examples.character_tagger import CharacterTagger
+from examples.transition_parser import TransitionParser
 from examples.tree_lstm import TreeLSTM
+from foldloom.data import MoleculeReader
+from foldloom.data.molecules import ATOM_FEATURES, PAIR_FEATURES
+from foldloom.data.structures import Molecule
+from foldloom.models import WeaveNetwork
 
 LABELS = 5
 SCORER = 32
@@ -155,8 +169,57 @@ def _character_tagger(embedding: int, hidden: int) -> Callable[[Path, int], Made
     return make
 
 
+def _parser(folder: Path, count: int) -> Made:
+    examples, words, relations = parsing_task(headed_words(folder if (folder / "ud_ewt").is_dir() else None))
+    sentences = examples[:count]
+    data = {
+        "word": [word for sentence in sentences for word in sentence.words],
+        "head": [head for sentence in sentences for head in sentence.heads],
+        "relation": [relation for sentence in sentences for relation in sentence.relations],
+        "size": [len(sentence.words) for sentence in sentences],
+    }
+    sizes = {"words": words, "embedding": 125, "hidden": 125, "layers": 2, "scorer": 100, "relations": relations}
+    return Made("sentences", _as_arrays(data), TransitionParser(**sizes), sizes)
+
+
 def _as_arrays(columns: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
     return {name: np.array(column) for name, column in columns.items()}
+
+
+# --- molecules ---------------------------------------------------------------------------------------------------
+
+
+def _weave(folder: Path, count: int) -> Made:
+    path = folder / "molecules" / "delaney-processed.csv"
+    target = "measured log solubility in mols per litre"
+    read = MoleculeReader(path, targets=[target]) if path.exists() else None
+    found = _made_molecules(count, target) if read is None else [*itertools.islice(read, count)]
+    data = {
+        "atom": np.concatenate([molecule.atoms for molecule in found]),
+        "pair": np.concatenate([molecule.pairs.reshape(-1, PAIR_FEATURES) for molecule in found]),
+        "distance": np.concatenate([molecule.distances.reshape(-1) for molecule in found]),
+        "target": np.array([molecule.targets[target] for molecule in found]),
+        "size": np.array([len(molecule.atoms) for molecule in found]),
+    }
+    sizes = {"size": 64, "layers": 2}
+    model = WeaveNetwork((target,), size=sizes["size"], layers=sizes["layers"], dropout=0.0)
+    return Made("molecules", data, model, sizes)
+
+
+def _made_molecules(count: int, target: str) -> list[Molecule]:
+    """Random trees of as many atoms as small molecules have, with random features."""
+    source = np.random.default_rng(0)
+    made = []
+    for size in np.clip(source.normal(13, 6, count).round(), 2, 40).astype(int):
+        distances = np.full((size, size), size)
+        np.fill_diagonal(distances, 0)
+        for atom in range(1, size):
+            bonded = source.integers(atom)
+            distances[atom, :atom] = distances[:atom, atom] = distances[bonded, :atom] + 1
+        pairs = source.random((size, size, PAIR_FEATURES), np.float32)
+        atoms = source.random((size, ATOM_FEATURES), np.float32)
+        made.append(Molecule("", atoms, pairs + pairs.transpose(1, 0, 2), distances, {target: float(source.normal())}))
+    return made
 
 
 # --- all ---------------------------------------------------------------------------------------------------------
@@ -201,6 +264,8 @@ SETUPS = {
             "tagger-characters",
             _character_tagger(256, 256),
         ),
+        Setup("parser", "Greedy transition parser, embedding 125, two layers of hidden 125", "parser", _parser),
+        Setup("weave", "Weave convolutions over molecules, two layers of 64", "weave", _weave, count=1024),
         Setup(
             "iclr-shared",
             "Tree-LSTM, trees of 128 leaves and one shape, hidden 1,024, loss at the root",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,19 @@ from typing import Any
 import dynet_config
 import numpy as np
 
+from benchmarks.peers.environments import ROOT
 from benchmarks.peers.protocol import RATE, Batch, Given, Program, serve
 from benchmarks.trees import Tree, from_arrays
 
 STRATEGIES = {"unbatched": 0, "agenda": 1, "depth": 2}
+
+# By its file, because the package around it asks for torch, which is not here.
+_file = ROOT / "foldloom" / "models" / "arc_hybrid.py"
+_found = importlib.util.spec_from_file_location("arc_hybrid", _file)
+assert _found is not None
+assert _found.loader is not None
+transitions: Any = importlib.util.module_from_spec(_found)
+_found.loader.exec_module(transitions)
 
 dy: Any
 """The module `dynet`, which reads its settings when it is first imported."""
@@ -29,11 +38,15 @@ class DynetProgram(Program):
         self.trainer.set_clip_threshold(-1)
 
     def loss_of(self, number: int) -> Any:
+        """Of one example; whoever cannot go by single ones says what the `total` is."""
         raise NotImplementedError
+
+    def total(self, batch: Batch) -> Any:
+        return dy.esum([self.loss_of(number) for number in batch])
 
     def loss(self, batch: Batch, *, train: bool) -> float:
         dy.renew_cg()
-        total = dy.esum([self.loss_of(number) for number in batch])
+        total = self.total(batch)
         value: float = total.value()
         if train:
             total.backward()
@@ -83,16 +96,14 @@ class Trees(DynetProgram):
         return h, c
 
 
-class Taggers(DynetProgram):
-    """What both taggers share: the LSTMs over words, and the tags."""
+class OverWords(DynetProgram):
+    """What programs over sentences share."""
 
     def __init__(self, given: Given) -> None:
         super().__init__(given)
         self.given = given
         self.embed = self.weights.lookup_parameters_from_numpy(given.weights["embed.weight"])
-        self.rightward, self.leftward = (self.lstm(f"context.{side}") for side in ("rightward", "leftward"))
-        self.hide, self.score = (self.affine(f"score.{layer}") for layer in (0, 2))
-        self.words, self.tags = given.lists("word"), given.lists("tag")
+        self.words = given.lists("word")
 
     def affine(self, name: str) -> list[Any]:
         parts = (self.given.weights[f"{name}.{part}"] for part in ("bias", "weight"))
@@ -111,17 +122,41 @@ class Taggers(DynetProgram):
             own.set_value(np.concatenate([i, f, o, g]))
         return made
 
+    def both_directions(self, name: str) -> list[Any]:
+        return [self.lstm(f"{name}.{side}") for side in ("rightward", "leftward")]
+
+    def two_layers(self, name: str) -> list[list[Any]]:
+        return [self.affine(f"{name}.{layer}") for layer in (0, 2)]
+
+    @staticmethod
+    def in_context(lstms: list[Any], vectors: list[Any]) -> list[Any]:
+        rightward, leftward = lstms
+        from_left = rightward.initial_state().transduce(vectors)
+        from_right = leftward.initial_state().transduce(vectors[::-1])[::-1]
+        return [dy.concatenate(list(both)) for both in zip(from_left, from_right, strict=True)]
+
+    @staticmethod
+    def scored(layers: list[list[Any]], state: Any) -> Any:
+        hide, score = layers
+        return dy.affine_transform([*score, dy.tanh(dy.affine_transform([*hide, state]))])
+
+
+class Taggers(OverWords):
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.context, self.score = self.both_directions("context"), self.two_layers("score")
+        self.tags = given.lists("tag")
+
     def vector(self, number: int, position: int) -> Any:
         return self.embed[self.words[number][position]]
 
     def loss_of(self, number: int) -> Any:
         vectors = [self.vector(number, position) for position in range(len(self.words[number]))]
-        from_left = self.rightward.initial_state().transduce(vectors)
-        from_right = self.leftward.initial_state().transduce(vectors[::-1])[::-1]
-        losses = []
-        for left, right, tag in zip(from_left, from_right, self.tags[number], strict=True):
-            hidden = dy.tanh(dy.affine_transform([*self.hide, dy.concatenate([left, right])]))
-            losses.append(dy.pickneglogsoftmax(dy.affine_transform([*self.score, hidden]), tag))
+        states = self.in_context(self.context, vectors)
+        losses = [
+            dy.pickneglogsoftmax(self.scored(self.score, state), tag)
+            for state, tag in zip(states, self.tags[number], strict=True)
+        ]
         return dy.esum(losses)
 
 
@@ -141,6 +176,54 @@ class CharacterTaggers(Taggers):
         return dy.concatenate([from_left, from_right])
 
 
+class Parsers(OverWords):
+    """All sentences of a batch go step by step together: the scores that they wait for are asked for at once."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.layers = [self.both_directions(f"context.{layer}") for layer in range(given.sizes["layers"])]
+        self.nothing = self.weights.parameters_from_numpy(given.weights["nothing"])
+        self.score, self.relate = self.two_layers("score"), self.two_layers("relate")
+        self.heads, self.relations = given.lists("head"), given.lists("relation")
+
+    def total(self, batch: Batch) -> Any:
+        losses: list[Any] = []
+        sentences = [self.Parse(self, number, losses) for number in batch]
+        while sentences:
+            asked = [sentence.scores() for sentence in sentences]
+            values = dy.concatenate(asked).npvalue().reshape(len(asked), -1)
+            for sentence, scores in zip(sentences, values, strict=True):
+                sentence.decide(scores)
+            sentences = [sentence for sentence in sentences if not sentence.at.done]
+        return dy.esum(losses)
+
+    class Parse:
+        """One sentence on its way."""
+
+        def __init__(self, model: Parsers, number: int, losses: list[Any]) -> None:
+            words = [*model.words[number], model.given.sizes["words"]]
+            self.states = [model.embed[word] for word in words]
+            for layer in model.layers:
+                self.states = model.in_context(layer, self.states)
+            self.model, self.losses = model, losses
+            self.at, self.oracle = transitions.Configuration(len(words) - 1), transitions.Oracle(model.heads[number])
+            self.relations = model.relations[number]
+
+        def scores(self) -> Any:
+            seen = [self.model.nothing if word is None else self.states[word] for word in self.at.looked_at()]
+            self.features = dy.concatenate(seen)
+            self.asked = self.model.scored(self.model.score, self.features)
+            return self.asked
+
+        def decide(self, scores: np.ndarray) -> None:
+            self.losses.append(dy.pickneglogsoftmax(self.asked, self.oracle.best(self.at)))
+            legal = self.at.legal()
+            attached = self.at.apply(legal[int(scores[legal].argmax())])
+            if attached is not None and self.at.heads[attached] == self.oracle.heads[attached]:
+                related = self.model.scored(self.model.relate, self.features)
+                self.losses.append(dy.pickneglogsoftmax(related, self.relations[attached]))
+
+
 if __name__ == "__main__":
     dynet_config.set(mem=2048, autobatch=STRATEGIES[sys.argv[1]], random_seed=1)
     dy = importlib.import_module("dynet")
@@ -149,5 +232,6 @@ if __name__ == "__main__":
         "tree-lstm": Trees,
         "tagger": Taggers,
         "tagger-characters": CharacterTaggers,
+        "parser": Parsers,
     }
     serve(tasks)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 
 from benchmarks.peers.protocol import serve
-from benchmarks.peers.workers import foldloom_trees, torch_taggers, torch_trees
+from benchmarks.peers.workers import foldloom_trees, torch_molecules, torch_sentences, torch_trees
 
 WAYS = {
     "tree-lstm": {**torch_trees.PLAIN, **foldloom_trees.FOLDLOOM},
-    "tagger": torch_taggers.TAGGER,
-    "tagger-characters": torch_taggers.CHARACTER_TAGGER,
+    "tagger": torch_sentences.TAGGER,
+    "tagger-characters": torch_sentences.CHARACTER_TAGGER,
+    "parser": torch_sentences.PARSER,
+    "weave": torch_molecules.WAYS,
 }
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The taggers in PyTorch, one by one and by hand, and in Foldloom."""
+"""Taggers and a parser in PyTorch, one by one and by hand, and in Foldloom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,14 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import foldloom as fl
-from benchmarks.on_the_fly_models import ByHand, CharacterTagging, Tagging, over_sequences
+from benchmarks.on_the_fly_models import ByHand, CharacterTagging, Parsing, Tagging, Task, over_sequences
 from benchmarks.peers.protocol import Batch, Given
 from benchmarks.peers.workers.foldloom_base import InWorkers, Kept, Recorded
 from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
 from examples.bilstm_tagger import BiLSTMTagger, TaggedSentence
 from examples.character_tagger import CharacterTagger, Token
+from examples.common import Sentence
+from examples.transition_parser import TransitionParser
 
 
 def tagging(given: Given) -> Tagging:
@@ -39,30 +41,39 @@ def character_tagging(given: Given) -> CharacterTagging:
     return CharacterTagging(examples, model)
 
 
-Reader = Callable[[Given], ByHand]
+def parsing(given: Given) -> Parsing:
+    model = TransitionParser(**given.sizes)
+    columns = (given.lists(name) for name in ("word", "head", "relation"))
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in given.weights.items()})
+    return Parsing([Sentence(*sentence) for sentence in zip(*columns, strict=True)], model)
 
 
-class Tagger(TorchProgram):
-    """Of either kind, as ``read`` says."""
+Reader = Callable[[Given], Task]
+
+
+class SentenceProgram(TorchProgram):
+    """A tagger of either kind, or a parser, as ``read`` says."""
 
     def __init__(self, read: Reader, given: Given) -> None:
         self.task = read(given)
         self.start(self.task.model, given)
 
 
-class OneByOne(Tagger):
+class OneByOne(SentenceProgram):
     def batch_loss(self, batch: Batch) -> Tensor:
         return torch.stack([self.model(self.task.examples[number]) for number in batch]).sum()
 
 
-class Padded(Tagger):
+class Padded(SentenceProgram):
     """One fused kernel for each direction, over padded sentences."""
+
+    task: ByHand
 
     def batch_loss(self, batch: Batch) -> Tensor:
         return self.task.by_hand(batch)
 
 
-class Packed(Tagger):
+class Packed(SentenceProgram):
     """One bidirectional `nn.LSTM` over packed sentences, which has no padding."""
 
     task: Tagging
@@ -79,7 +90,7 @@ class Packed(Tagger):
         return F.cross_entropy(self.task.score(states.data), tags.data, reduction="sum")
 
 
-class OnTheFly(Tagger):
+class OnTheFly(SentenceProgram):
     """No cell marked, nothing kept: the program for one sentence as it is."""
 
     def __init__(self, read: Reader, given: Given) -> None:
@@ -91,7 +102,7 @@ class OnTheFly(Tagger):
         return losses.sum()
 
 
-class InCells(Tagger, Recorded):
+class InCells(SentenceProgram, Recorded):
     """The same program with its modules made cells."""
 
     def __init__(self, read: Reader, given: Given) -> None:
@@ -145,7 +156,7 @@ class SpellingReader(nn.Module):
         return list(states), np.array([token.tag for token in sentence])
 
 
-class OverSequences(Tagger, Recorded):
+class OverSequences(SentenceProgram, Recorded):
     """The LSTM of a sentence is one call; all states are judged at once."""
 
     task: Tagging | CharacterTagging
@@ -184,7 +195,7 @@ class InCellsInWorkers(InWorkers, InCells):
     pass
 
 
-WAYS: dict[str, type[Tagger]] = {
+WAYS: dict[str, type[SentenceProgram]] = {
     "one-by-one": OneByOne,
     "by-hand": Padded,
     "by-hand-packed": Packed,
@@ -198,10 +209,12 @@ WAYS: dict[str, type[Tagger]] = {
 }
 
 
-def programs(read: Reader) -> dict[str, Callable[[Given], TorchProgram]]:
-    return {way: partial(program, read) for way, program in WAYS.items()}
+def programs(read: Reader, ways: Iterable[str]) -> dict[str, Callable[[Given], TorchProgram]]:
+    return {way: partial(WAYS[way], read) for way in ways}
 
 
-TAGGER = programs(tagging)
+TAGGER = programs(tagging, WAYS)
 # Packing words whose vectors are themselves computed from packed characters is nobody's idea of code by hand.
-CHARACTER_TAGGER = {way: program for way, program in programs(character_tagging).items() if way != "by-hand-packed"}
+CHARACTER_TAGGER = programs(character_tagging, [way for way in WAYS if way != "by-hand-packed"])
+# Its own decisions lead the way, so that nothing can be recorded or laid out beforehand.
+PARSER = programs(parsing, ("one-by-one", "on-the-fly", "cells"))
