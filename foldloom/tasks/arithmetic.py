@@ -77,11 +77,8 @@ class ArithmeticTask(Task[Expression]):
             return SPINN(len(self.tokens), len(SIGNS), hidden=settings.hidden)
         if settings.model != "tree-lstm":
             raise ArgumentError(f"expected tree-lstm or spinn for the setting 'model', not {settings.model!r}")
-        model = TreeLSTM(len(self.tokens), settings.hidden, settings.hidden, len(SIGNS))
-        for module in model.modules():
-            if isinstance(module, torch.nn.Embedding):
-                module.sparse = False  # there are two dozen tokens, and Adam takes no sparse gradients
-        return model
+        # There are two dozen tokens, and Adam takes no sparse gradients.
+        return TreeLSTM(len(self.tokens), settings.hidden, settings.hidden, len(SIGNS), sparse=False)
 
     def example(self, item: Expression) -> Any:
         return numbered_expression(item, self.tokens)
