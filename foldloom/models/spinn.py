@@ -27,6 +27,8 @@ class Word(nn.Module):
     def __init__(self, vocabulary: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.embed, self.dropout = nn.Embedding(vocabulary, 2 * hidden), nn.Dropout(dropout)
+        # A word is a state as it is. From vectors as large as tables begin with, trees are learned by heart and not by what they mean.
+        nn.init.normal_(self.embed.weight, std=0.15)
 
     def forward(self, word: torch.Tensor) -> State:
         shown, memory = self.dropout(self.embed(word)).chunk(2, 1)
