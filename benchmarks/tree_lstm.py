@@ -23,6 +23,7 @@ from benchmarks.trees import Tree, random_trees, read_treebank
 
 ONE_BY_ONE = "one by one"
 BY_HAND = "by hand"
+BY_HAND_WORDS_ONCE = "by hand, each word once"
 BY_HAND_AFRESH = "by hand, flattening"
 FOLDLOOM = "foldloom"
 FOLDLOOM_AFRESH = "foldloom, recording"
@@ -97,6 +98,9 @@ class Systems:
     def by_hand(self, number: int) -> float:
         return self.step(loss_by_hand(self.model, plan_by_hand(self.of_round(self.flat, number))))
 
+    def by_hand_words_once(self, number: int) -> float:
+        return self.step(loss_by_hand(self.model, plan_by_hand(self.of_round(self.flat, number), each_word_once=True)))
+
     def by_hand_afresh(self, number: int) -> float:
         flat = [flatten(tree) for tree in self.of_round(self.trees, number)]
         return self.step(loss_by_hand(self.model, plan_by_hand(flat)))
@@ -125,6 +129,7 @@ def run(options: argparse.Namespace) -> None:
     by_name: dict[str, Callable[[int], Any]] = {
         ONE_BY_ONE: systems.one_by_one,
         BY_HAND: systems.by_hand,
+        BY_HAND_WORDS_ONCE: systems.by_hand_words_once,
         FOLDLOOM: systems.foldloom,
         BY_HAND_AFRESH: systems.by_hand_afresh,
         FOLDLOOM_AFRESH: systems.foldloom_afresh,
@@ -141,6 +146,7 @@ def run(options: argparse.Namespace) -> None:
         "trees/s": {name: 1 / statistics.median(times) for name, times in per_tree.items()},
         "ratios": {
             "foldloom / by hand": median_ratio(per_tree[BY_HAND], per_tree[FOLDLOOM]),
+            "foldloom / by hand, each word once": median_ratio(per_tree[BY_HAND_WORDS_ONCE], per_tree[FOLDLOOM]),
             "foldloom / by hand, recording and flattening afresh": median_ratio(
                 per_tree[BY_HAND_AFRESH], per_tree[FOLDLOOM_AFRESH]
             ),
@@ -161,6 +167,7 @@ def _first_losses(systems: Systems) -> dict[str, float]:
     rate, systems.optimizer.param_groups[0]["lr"] = systems.optimizer.param_groups[0]["lr"], 0.0
     losses = {
         BY_HAND: systems.by_hand(0),
+        BY_HAND_WORDS_ONCE: systems.by_hand_words_once(0),
         FOLDLOOM: systems.foldloom(0),
         FOLDLOOM_AFRESH: systems.foldloom_afresh(0),
     }

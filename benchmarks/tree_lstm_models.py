@@ -144,6 +144,8 @@ def flatten(tree: Tree) -> FlatTree:
 @dataclass
 class HandPlan:
     words: torch.Tensor
+    word_of_leaf: torch.Tensor | None
+    """Which of the words each leaf is; None if there is one for each leaf."""
     labels: torch.Tensor
     root_labels: torch.Tensor
     runs: list[list[tuple[int, int]]]
@@ -152,7 +154,7 @@ class HandPlan:
     """For each level above 0, where the children of its nodes stand in its inbox: left, right, left, right, ..."""
 
 
-def plan_by_hand(trees: Sequence[FlatTree]) -> HandPlan:
+def plan_by_hand(trees: Sequence[FlatTree], *, each_word_once: bool = False) -> HandPlan:
     """Nodes sorted by (level, level of the reader), so that what one level sends another is one run."""
     sizes = np.array([len(tree.level) for tree in trees])
     offset = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -181,8 +183,12 @@ def plan_by_hand(trees: Sequence[FlatTree]) -> HandPlan:
         runs[at].append((reader if reader < ROOT else -1, size))
     inner = order[level_sizes[0] :]
     children = torch.from_numpy(np.stack([inbox_position[left[inner]], inbox_position[right[inner]]], 1).reshape(-1))
+    words, word_of_leaf = word[order[: level_sizes[0]]], None
+    if each_word_once:
+        words, word_of_leaf = np.unique(words, return_inverse=True)
     return HandPlan(
-        words=torch.from_numpy(word[order[: level_sizes[0]]]),
+        words=torch.from_numpy(words),
+        word_of_leaf=None if word_of_leaf is None else torch.from_numpy(word_of_leaf),
         labels=torch.from_numpy(label[order]),
         root_labels=torch.from_numpy(label[order[reader_level[order] == ROOT]]),
         runs=runs,
@@ -206,7 +212,10 @@ def loss_by_hand(model: TreeLSTM, plan: HandPlan) -> torch.Tensor:
         elif runs[-1][0] < 0:
             states.append(h[-runs[-1][1] :])
 
-    deliver(0, *leaf(plan.words))
+    states_of_words = leaf(plan.words)
+    if plan.word_of_leaf is not None:
+        states_of_words = [part.index_select(0, plan.word_of_leaf) for part in states_of_words]
+    deliver(0, *states_of_words)
     for level, permutation in enumerate(plan.permutations, 1):
         inbox = inboxes[level][0] if len(inboxes[level]) == 1 else torch.cat(inboxes[level])
         children = inbox.index_select(0, permutation).view(-1, 4 * hidden)
