@@ -31,6 +31,7 @@ class Learned:
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
+        self._given = f"cells.{owner._given}" if isinstance(owner, Model) else ""
         self.ops: dict[Op, int] = {}
         self.readers: dict[int, set[int]] = {}
         self._types: dict[Type, int] = {}
@@ -39,7 +40,7 @@ class Learned:
         graph = recording.graph
         only_results = ops_of_results(graph)
         for number, op in enumerate(graph.ops):
-            if number not in only_results:
+            if number not in only_results and op.key != self._given:
                 self.add_op(op)
         numbers = np.array([self.ops.get(op, -1) for op in graph.ops], np.int64)[graph.op_of_node]
         makers = numbers[graph.node_of_value[graph.operands]]
@@ -71,6 +72,7 @@ class Learned:
             stages=stages_of(len(self.ops), self._likely_readers(), parts),
             program=program,
             why=why,
+            given=self._given,
             version=version,
         )
 
@@ -113,8 +115,8 @@ def _kind(op: Op) -> Hashable:
     """What calls have in common that differ in the length of a list. Of functions each call is its own."""
     if is_function(op):
         return op
-    _, settings = op.settings  # type: ignore[misc]
-    return op.key, settings, frozenset(op.inputs), op.outputs
+    settings: Any = op.settings
+    return op.key, settings[1], frozenset(op.inputs), op.outputs
 
 
 def json_nesting(nesting: Any) -> Any:

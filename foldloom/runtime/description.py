@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from foldloom.errors import ExportedFileError
 
-FORMAT = 1
+FORMAT = 2
 """Counts the changes of what a file says of itself. Files of another format are refused."""
 
 KEY = "foldloom"
@@ -76,13 +76,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Description:
-    """``program`` is how examples become calls of cells; where it cannot be told without torch, ``why`` says the reason."""
+    """``program`` is how examples become calls of cells; where it cannot be told without torch, ``why`` says the reason. ``given`` is the cell
+    that recordings have where an example gives back what it was given, which the file need not compute."""
 
     types: tuple[TypeOf, ...]
     ops: tuple[OpOf, ...]
     stages: tuple[Stage, ...]
     program: dict[str, Any] | None = None
     why: str = ""
+    given: str = ""
     version: str = ""
     format: int = FORMAT
     stage_of_op: dict[int, int] = field(init=False, repr=False, compare=False)
@@ -111,6 +113,7 @@ class Description:
             stages=tuple([Stage(tuple(stage["ops"]), stage["loop"], stage["parts"]) for stage in content["stages"]]),
             program=content["program"],
             why=content["why"],
+            given=content["given"],
             version=content["version"],
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from foldloom.errors import ExportedFileError
 from foldloom.graph import Graph, Op, Type
 from foldloom.recording import Recording, filled
-from foldloom.runtime.description import Description, TypeOf
+from foldloom.runtime.description import Description, OpOf, TypeOf
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.results import Rows
 
@@ -28,7 +28,7 @@ def replayed(recording: Recording, recorder: Recorder) -> list[Any]:
     graph, description = recording.graph, recorder.description
     only_results = ops_of_results(graph)
     numbers = [
-        None if op.is_input or number in only_results else _number_of(op, description)
+        None if op.is_input or number in only_results or op.key == description.given else _number_of(op, description)
         for number, op in enumerate(graph.ops)
     ]
     given = _given_rows(recording)
@@ -39,6 +39,8 @@ def replayed(recording: Recording, recorder: Recorder) -> list[Any]:
         if op_number in only_results:
             rows_of_result = [values[next(operands)] for _ in op.inputs]
             values.append(Rows(_type_of_rows(op.outputs[0], description), rows_of_result))
+        elif op.key == description.given:
+            values.append(values[next(operands)])
         elif number is None:
             count = next(lengths) if op.outputs[0].ragged else 1
             values += [recorder.value_of(next(given[op_number]), "the file") for _ in range(count)]
@@ -89,11 +91,20 @@ def _type_of_rows(type: Type, description: Description) -> int:
 def _number_of(op: Op, description: Description) -> int:
     number = description.number_of_identity.get(identity_of(op))
     if number is None:
+        hint = _NUMBERS if any(_differs_in_settings(op, known, description) for known in description.ops) else ""
         raise ExportedFileError(
-            f"the example calls {op}, which none of the examples did with which the model was exported. Export it with such an example "
+            f"the example calls {op}, which none of the examples did with which the model was exported.{hint} Export it with such an example "
             "among them: `fl.export(model, path, examples)`"
         )
     return number
+
+
+_NUMBERS = " It did with other settings: a Python number that meets a value is a part of the operation. Make it a value, `torch.tensor(number)`."
+
+
+def _differs_in_settings(op: Op, known: OpOf, description: Description) -> bool:
+    types = [TypeOf(type.row.shape, type.dtype) for type in op.inputs]
+    return known.cell == op.key and [description.types[type] for type in known.inputs] == types
 
 
 def _given_rows(recording: Recording) -> dict[int, Iterator[Any]]:

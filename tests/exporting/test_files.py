@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from foldloom.runtime.program import BlockProgram
 from foldloom.runtime.recorder import Recorder
 from tests.exporting.programs import (
     EXPORTED,
+    WORDS,
     PlainChildSum,
     TreeOfCells,
     binary_tree_lstm,
@@ -418,3 +420,93 @@ def test_predict_answers_each_line_as_it_comes_and_says_what_json_lacks(tmp_path
     assert first == {"result": 0.0}
     assert second["error"].startswith("the result has numbers in it that are infinite")
     assert third["error"].startswith("BlockInputError: Scalar() was given 'one'")
+
+
+def test_what_was_given_comes_back_in_recordings_too(tmp_path: Path) -> None:
+    model = fb.compile(fb.Map(fb.Vector(2) >> nn.Linear(2, 2)) >> fb.Sum())
+    fl.export(model, tmp_path / "model.onnx")
+    examples = [[[1.0, 2.0]], []]
+    found = Model(tmp_path / "model.onnx")([model.record(example) for example in examples])
+    assert_equal_results(found, [model.one_example(example) for example in examples])
+
+
+@dataclass
+class Scored:
+    rows: Any
+    parts: Any
+    length: int
+
+
+class Scorer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.score = nn.Embedding(WORDS, 3), nn.Linear(3, 2)
+
+    def forward(self, words: list[int]) -> Scored:
+        scores = self.score(self.word(torch.tensor(words, dtype=torch.long)))
+        return Scored(scores, {"total": scores.sum(0), "both": (list(scores), scores[:2])}, len(words))
+
+
+def test_results_of_any_number_of_rows_in_any_nesting(tmp_path: Path) -> None:
+    model = Scorer()
+    fl.export(model, tmp_path / "model.onnx", [[1, 2, 3]])
+    exported = Model(tmp_path / "model.onnx")
+    sentences = [[4, 5, 6, 7, 8], [9], []]
+    found, expected = exported([fl.record(model, words) for words in sentences]), [model(words) for words in sentences]
+    assert [(scored.length, scored.rows.shape) for scored in found] == [(5, (5, 2)), (1, (1, 2)), (0, (0, 2))]
+    assert_equal_results([[s.rows, s.parts] for s in found], [[s.rows, s.parts] for s in expected])
+
+
+def test_numbers_that_are_part_of_an_operation_are_pointed_out(tmp_path: Path) -> None:
+    def shifted(pair: Any) -> Any:
+        return pair[0] + pair[1]
+
+    fl.export(shifted, tmp_path / "model.onnx", [(torch.ones(2), 1.0)])
+    with pytest.raises(ExportedFileError, match=r"the example calls add.*Make it a value, `torch\.tensor\(number\)`"):
+        Model(tmp_path / "model.onnx")([fl.record(shifted, (torch.ones(2), 2.0))])
+
+
+class DoublesInTraining(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x if self.training else x
+
+
+def test_a_cell_whose_module_looks_at_its_mode_is_exported_in_evaluation_mode(tmp_path: Path) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.twice = fl.cell(DoublesInTraining())
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.twice(x)
+
+    model = Whole()
+    fl.export(model, tmp_path / "model.onnx", [torch.ones(2)])
+    assert model.twice.function.training
+    assert Model(tmp_path / "model.onnx", lambda model, x: model.twice(x))([np.ones(2, np.float32)])[0].tolist() == [
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.GRU(3, 4),
+        lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False),
+        lambda: nn.LSTM(3, 4, 2, bidirectional=True),
+    ],
+)
+def test_recurrent_modules_along_any_number_of_rows(make: Any, tmp_path: Path) -> None:
+    class Along(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.word, self.recur = nn.Embedding(WORDS, 3), make()
+
+        def forward(self, words: list[int]) -> Any:
+            return self.recur(self.word(torch.tensor(words)))
+
+    model, sentences = Along(), [[3, 1, 4, 1, 5], [9], [2, 6]]
+    export_to(model, [tmp_path / "model.onnx"], [[1, 2]], parts=1)
+    found = Model(tmp_path / "model.onnx")([fl.record(model, sentence) for sentence in sentences])
+    assert_equal_results(found, [model(sentence) for sentence in sentences])
