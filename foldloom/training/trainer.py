@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,7 +65,6 @@ class Trainer:
         examples = [self.task.example(item) for item in run.data.train]
         self.examples = Examples(self.model, self._counted(examples, "recording"))
         self.dev_examples = [self.task.example(item) for item in run.data.dev]
-        gc.freeze()  # what is kept of examples is no garbage, and walking it takes longer than a step
         optimizer = self.task.optimizer(self.model)
         steps = self.settings.epochs * steps_of_epoch(len(self.examples), self.settings.batch)
         self.schedule = self.task.schedule(optimizer, steps)
@@ -77,7 +77,7 @@ class Trainer:
 
     def train(self, resume: bool, checkpoint_every: int) -> bool:
         self._begin(resume)
-        with Interruption() as interruption:
+        with Interruption() as interruption, _kept_from_collection():
             while self.progress.epoch < self.settings.epochs:
                 if not self._epoch(interruption, checkpoint_every):
                     self.checkpoints.save(self.progress.steps)
@@ -193,6 +193,16 @@ class Trainer:
     def _tell(self, text: str) -> None:
         if self.shows:
             print(text, flush=True)
+
+
+@contextmanager
+def _kept_from_collection() -> Iterator[None]:
+    """What is kept of examples is no garbage, and for the collector to walk it takes longer than a step."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _accelerator(device: str | None) -> Any:

@@ -15,7 +15,7 @@ from foldloom import cli
 from foldloom.errors import RunError
 from foldloom.training import Run, train
 from foldloom.training.trainer import Trainer
-from tests.training.small import ALIKE, curve, final_weights, trained
+from tests.training.small import ALIKE, curve, final_weights, small_run, trained
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 8
@@ -60,6 +60,12 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path) -> None:
         "-m", "foldloom", "train", "sentiment", "--resume", str(tmp_path), "--device", "cpu", "--checkpoint-every", "3"
     )
     assert resumed.returncode == 0, resumed.stderr
+    assert_same_training(tmp_path, whole)
+
+
+def test_killed_before_there_was_a_checkpoint(whole: Path, tmp_path: Path) -> None:
+    small_run(tmp_path).save_config()
+    assert train(Run.at(tmp_path), resume=True, device="cpu", progress=False, checkpoint_every=3)
     assert_same_training(tmp_path, whole)
 
 
