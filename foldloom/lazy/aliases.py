@@ -47,11 +47,27 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
     return handle
 
 
-def _add(base: LazyTensor, view: weakref.ref[Any]) -> None:
+def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
+    """All of them, at half the price: programs over sequences take them apart into rows, word by word."""
+    handles: list[LazyTensor] = []
+    type, depth = values._type.row, values._depth
+    for index, value in enumerate(values._value):
+        handle = _new(LazyTensor)
+        handle._recorder, handle._value, handle._type, handle._depth = recorder, value, type, depth
+        handle._source = (values, index)
+        handles.append(handle)
+    _add(values, *map(weakref.ref, handles))
+    return handles
+
+
+_new = object.__new__
+
+
+def _add(base: LazyTensor, *views: weakref.ref[Any]) -> None:
     try:
-        base._views.append(view)
+        base._views.extend(views)
     except AttributeError:
-        base._views = [view]
+        base._views = [*views]
 
 
 def is_strided(value: object) -> bool:

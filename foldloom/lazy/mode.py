@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foldloom.lazy.recorder import Recorder
 
 _NUMBERS = (int, float, bool)
+_PLAIN_NUMBERS = frozenset(_NUMBERS)
 _CONSTANTS = frozenset((torch.zeros, torch.ones, torch.full, torch.empty, torch.eye))
 _RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.normal, torch.randperm))
 
@@ -68,7 +69,10 @@ _READERS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 
 
 def _holds_values(data: Any) -> bool:
-    return type(data) is LazyTensor or (isinstance(data, (list, tuple)) and any(map(_holds_values, data)))
+    if not isinstance(data, (list, tuple)):
+        return type(data) is LazyTensor
+    kinds = set(map(type, data))
+    return LazyTensor in kinds or (not kinds <= _PLAIN_NUMBERS and any(map(_holds_values, data)))
 
 
 def _read(recorder: Recorder, func: Callable[..., Any], data: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import Type
-from foldloom.lazy.aliases import id_of_memory, is_strided, note_views, row_handle
+from foldloom.lazy.aliases import id_of_memory, is_strided, note_views, row_handles
 from foldloom.lazy.calls import leaves_of, rebuilt
 from foldloom.lazy.cell import Cell, cell_of_module
 from foldloom.lazy.changes import call_in_place, replace, set_item
@@ -320,23 +320,32 @@ class Recorder(Nodes):
         if state is not None and not holds(state):
             return NotImplemented
         key: list[Any] = [module]
+        handles: list[LazyTensor] = []
         operands: list[int] = []
         depth = self.base_depth
+        is_ragged = False
         for arg in args:
             for item in arg if type(arg) is tuple else (arg,):
-                if type(item) is not LazyTensor or item._recorder is not self or item._type.ragged:
+                if type(item) is LazyTensor:
+                    handle = item if item._recorder is self else self._own(item, None)
+                elif isinstance(item, torch.Tensor):
+                    handle = self.lift(item)
+                else:
                     return self._call_new_module(module, args)
-                key.append(item._type)
-                operands.append(item._value)
-                if item._depth > depth:
-                    depth = item._depth
+                handles.append(handle)
+                key.append(handle._type)
+                operands.append(handle._value)
+                if handle._type.ragged:
+                    is_ragged = True
+                if handle._depth > depth:
+                    depth = handle._depth
         frozen = tuple(key)
         known = self._calls.get(frozen)
         if known is not None:
-            return self._add_node(known, operands, depth + 1)
+            return self._add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
         result = self._call_new_module(module, args)
-        if result is not NotImplemented:
-            self._calls[frozen] = self._last_known
+        if result is not NotImplemented and self._last_known[1:] == frozen[1:]:
+            self._calls[frozen] = self._last_known[0]
         return result
 
     def _call_new_module(self, module: torch.nn.Module, args: tuple[Any, ...]) -> Any:
@@ -359,7 +368,7 @@ class Recorder(Nodes):
         known = self._calls.get(key)
         if known is None:
             known = self._new_cell_call(key, cell, types, nesting, ())
-        self._last_known = known
+        self._last_known = known, *types
         return self._add_node_of(known, handles)
 
     def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -400,7 +409,7 @@ class Recorder(Nodes):
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         """The rows of a value that has some: free if it is ragged, one operation otherwise."""
         if handle._type.ragged:
-            return [row_handle(self, handle, index) for index in range(len(handle._value))]
+            return row_handles(self, handle)
         return list(self.call_function(torch.unbind, (handle,), None))
 
 
