@@ -26,7 +26,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16, 25, 64, 256])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--data",
         type=Path,

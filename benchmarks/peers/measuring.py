@@ -25,8 +25,6 @@ TOLERANCE = 1e-4
 """Of the first loss, relative."""
 STEP_TOLERANCE = 0.02
 """Of what the first training step takes off the loss, relative: float32 cannot tell it as exactly."""
-CHECKED = 16
-"""Examples whose losses are compared."""
 ALONE = 8
 """Examples of a batch that slow peers run."""
 LEAST = 32
@@ -131,7 +129,7 @@ class Field:
     def measure(self, files: Files, batch: int, modes: Sequence[bool], peers: Sequence[Peer]) -> list[Row]:
         """A row for each peer and each of the modes, training (True) and inference (False)."""
         numbers = range(min(batch, len(files.example_sizes)))
-        checked = picked(numbers, CHECKED, files.example_sizes)
+        checked = picked(numbers, files.setup.checked, files.example_sizes)
         oracle = self._verdict(ORACLE, files, checked, None)
         if oracle.status != MEASURED:
             raise PeerFailedError(f"{ORACLE.title}, on {files.setup.title}: {oracle.reason}")

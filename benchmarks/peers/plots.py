@@ -34,27 +34,27 @@ SHOWN = {
 LIMIT = "products"
 
 
-def draw(rows: Sequence[Row], costs: Sequence[Mapping[str, float]], folder: Path) -> list[Path]:
-    """All pictures, each in both formats. Returns the SVG files."""
-    # The same figures give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "foldloom"
-    folder.mkdir(parents=True, exist_ok=True)
+def draw_rates(rows: Sequence[Row], folder: Path) -> None:
+    """Throughput against batch size, and the fraction of what the matrix products alone would take."""
     one_thread = [row for row in rows if row.threads == 1 and row.status == MEASURED]
-    drawn = []
     for setup in dict.fromkeys(row.setup for row in one_thread):
         of_setup = [row for row in one_thread if row.setup == setup]
-        drawn.append(_save(_throughput(setup, of_setup), folder / f"throughput-{setup}"))
+        _save(_throughput(setup, of_setup), folder / f"throughput-{setup}")
         if any(row.peer == LIMIT and row.train for row in of_setup):
-            drawn.append(_save(_fraction_of_limit(setup, of_setup), folder / f"limit-{setup}"))
-    if costs:
-        drawn.append(_save(_cost_per_node(costs), folder / "cost-per-node"))
-    return drawn
+            _save(_fraction_of_limit(setup, of_setup), folder / f"limit-{setup}")
 
 
-def _save(figure: Figure, stem: Path) -> Path:
-    figure.savefig(stem.with_suffix(".png"), dpi=120, metadata={"Software": None})
-    figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-    return stem.with_suffix(".svg")
+def draw_costs(costs: Sequence[Mapping[str, float]], folder: Path) -> None:
+    """Cost per node against the number of nodes."""
+    _save(_cost_per_node(costs), folder / "cost-per-node")
+
+
+def _save(figure: Figure, stem: Path) -> None:
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    # The same figures give the same file.
+    with matplotlib.rc_context({"svg.hashsalt": "foldloom"}):
+        figure.savefig(stem.with_suffix(".png"), dpi=120, metadata={"Software": None})
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
 
 
 def _throughput(setup: str, rows: Sequence[Row]) -> Figure:

@@ -30,16 +30,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def write_all(results: Path, root: Path) -> None:
+    """What has not been measured stays as it is."""
     from benchmarks.peers import plots  # matplotlib is asked for where something is drawn, not for every benchmark
 
-    seen, of_goals, costs = (
-        json.loads((results / f"{name}.json").read_text()) for name in ("peers", "peers-goals", "cost-per-node")
-    )
-    rows, goal_rows = ([Row(**row) for row in content["rows"]] for content in (seen, of_goals))
-    plots.draw(rows, costs, root / "docs" / "peers")
-    fill(root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'])}")
-    fill(root / "docs" / "peers.md", "goals", f"{goals.table(goal_rows)}\n\n{where(of_goals['machine'])}")
-    fill(root / "docs" / "peers.md", "rates", f"{all_rates(rows)}\n\n{where(seen['machine'])}")
+    pictures, page = root / "docs" / "peers", root / "docs" / "peers.md"
+    if seen := _kept(results / "peers.json"):
+        rows = [Row(**row) for row in seen["rows"]]
+        plots.draw_rates(rows, pictures)
+        fill(root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'])}")
+        fill(page, "rates", f"{all_rates(rows)}\n\n{where(seen['machine'])}")
+    if seen := _kept(results / "peers-goals.json"):
+        fill(page, "goals", f"{goals.table([Row(**row) for row in seen['rows']])}\n\n{where(seen['machine'])}")
+    if costs := _kept(results / "cost-per-node.json"):
+        plots.draw_costs(costs, pictures)
+
+
+def _kept(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def fill(path: Path, name: str, text: str) -> None:

@@ -60,6 +60,8 @@ class Setup:
     """At most so many examples."""
     most_rounds: int = 100
     """More would take minutes where a batch takes seconds."""
+    checked: int = 16
+    """Examples whose losses are compared."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,7 @@ SETUPS = {
             _iclr(shared_shape=True),
             count=512,
             most_rounds=3,
+            checked=2,
         ),
         Setup(
             "iclr-different",
@@ -281,6 +284,7 @@ SETUPS = {
             _iclr(shared_shape=False),
             count=512,
             most_rounds=3,
+            checked=2,
         ),
     )
 }

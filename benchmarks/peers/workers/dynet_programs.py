@@ -114,7 +114,9 @@ class OverWords(DynetProgram):
             self.given.weights[f"{name}.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
         hidden = from_state.shape[1]
-        made = dy.CompactVanillaLSTMBuilder(1, from_input.shape[1], hidden, self.weights)
+        # The compact one is the faster, but batched by depth it computes other values than unbatched, silently.
+        builder = dy.VanillaLSTMBuilder if sys.argv[1] == "depth" else dy.CompactVanillaLSTMBuilder
+        made = builder(1, from_input.shape[1], hidden, self.weights)
         # It adds 1 to what lets a cell forget.
         bias = bias + second_bias - np.repeat([0, 1, 0, 0], hidden)
         for own, value in zip(made.get_parameters()[0], (from_input, from_state, bias), strict=True):
