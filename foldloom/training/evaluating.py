@@ -34,6 +34,7 @@ def evaluate(run: Run, part: str = "test", device: str | None = None) -> dict[st
     """The scores of the best weights on a part of the data."""
     model, items = run.model().to(device or "cpu"), dict(run.data)[part]
     if not items:
-        raise ArgumentError(f"the data of {run.folder} has nothing for {part}")
+        others = ", ".join(f"--part {name}" for name, count in run.data.counts.items() if count)
+        raise ArgumentError(f"the data of {run.folder} has nothing for {part}: ask for {others}")
     scores = run.task.scores(predictions(model, [run.task.example(item) for item in items]), items)
     return {"task": run.task.name, "part": part, "examples": len(items), **scores}

@@ -18,7 +18,7 @@ from typing import Any
 
 import foldloom
 from foldloom.data.reading import installed
-from foldloom.errors import ArgumentError, RunError
+from foldloom.errors import ArgumentError, DataError, RunError
 from foldloom.models.training import Trainable
 from foldloom.tasks import TASKS, Data, Settings, Task
 
@@ -140,6 +140,8 @@ def task_and_data(
     kind: type[Task[Any]], source: Path | None, settings: Settings, quick: bool
 ) -> tuple[Task[Any], Data[Any]]:
     data = _read(kind, source, settings, quick)
+    if not (data.train and data.dev):
+        raise DataError(f"expected examples to learn from and some to choose by, not {_told(data.counts)}", str(source))
     return kind.fitted(data, settings), data
 
 

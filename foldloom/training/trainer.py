@@ -31,6 +31,9 @@ from foldloom.training.run import Run
 STEPS_OF_A_ROW = 10
 """The learning curve has the mean loss of so many steps."""
 
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
+"""As usual, but never seconds per example."""
+
 
 def train(
     run: Run, *, resume: bool = False, device: str | None = None, checkpoint_every: int = 100, progress: bool = True
@@ -182,7 +185,8 @@ class Trainer:
     def _bar(self, **settings: Any) -> Any:
         """On a terminal, and only there."""
         tqdm = installed("tqdm", extra="train", to="show progress").tqdm
-        return tqdm(unit=" examples", leave=False, disable=None if self.shows else True, **settings)
+        disable = None if self.shows else True
+        return tqdm(unit=" examples", leave=False, disable=disable, bar_format=BAR, **settings)
 
     def _counted(self, examples: Sequence[Any], name: str) -> Iterable[Any]:
         with self._bar(total=len(examples), desc=name) as bar:

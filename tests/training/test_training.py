@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 import torch
 
 from foldloom import cli, entry
-from foldloom.errors import ArgumentError, RunError
+from foldloom.data import TaggedSentence
+from foldloom.errors import ArgumentError, DataError, RunError
 from foldloom.schedulers import ByAgenda
-from foldloom.tasks import TASKS
+from foldloom.tasks import TASKS, Data
 from foldloom.training import Run, train
 from foldloom.training.batches import batches_of_epoch
 from foldloom.training.comparing import loss_by, loss_one_by_one
@@ -144,6 +146,43 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
         RunError, match="has changed: it had 200 to train, 5 to dev, 7 to test examples, and has 200 to"
     ):
         train(Run.at(run.folder), resume=True, device="cpu", progress=False)
+
+
+def test_data_that_lacks_a_part(tmp_path: Path) -> None:
+    for part, text in (("train", "the|DET dog|NOUN\n"), ("dev", "")):
+        (tmp_path / f"{part}.txt").write_text(text)
+    with pytest.raises(DataError, match=r"expected examples to learn .* not 1 to train, 0 to dev, 0 to test"):
+        Run.new(tmp_path / "run", "tagging", source=tmp_path)
+    (tmp_path / "dev.txt").write_text("the|DET cat|NOUN\n")
+    run = Run.new(tmp_path / "run", "tagging", source=tmp_path, quick=True)
+    assert train(run, device="cpu", progress=False)
+    with pytest.raises(ArgumentError, match="has nothing for test: ask for --part train, --part dev"):
+        evaluate(run)
+    (tmp_path / "dev.conllu").write_text("")
+    with pytest.raises(DataError, match=r"expected one file for dev, not dev.conllu, dev.txt"):
+        Run.new(tmp_path / "run", "tagging", source=tmp_path)
+
+
+def test_names_in_text() -> None:
+    """Where tags mark names, whole names are counted, before words."""
+    sentence = TaggedSentence(("Ada", "Lovelace", "in", "London"), ("I-PER", "I-PER", "O", "I-LOC"))
+    task: Any = TASKS["tagging"].fitted(Data([sentence], [sentence]), TASKS["tagging"].defaults())
+    given = [task.tags[tag] for tag in ("I-PER", "O", "O", "I-LOC")]
+    assert task.scores([given], [sentence]) == {"F1": 0.5, "accuracy": 0.75}
+
+
+def test_classes_of_molecules() -> None:
+    """Targets that are all 0 or 1 are classes; those that are not known count for nothing."""
+    kind: Any = TASKS["molecules"]
+    molecules = [replace(m, targets={"toxic": float(n % 2)} if n else {}) for n, m in enumerate(kind.made(7, seed=0))]
+    task = kind.fitted(Data(molecules, molecules), kind.defaults().changed({"targets": "toxic"}))
+    assert task.classes
+    given = [torch.tensor([0.5 + 0.1 * (n % 2)]) for n in range(7)]
+    assert task.scores(given, molecules) == {"ROC-AUC": 1.0}
+    assert task.quality({"ROC-AUC": 0.7}) == 0.7
+    assert not kind.fitted(kind.made_data(8, kind.defaults()), kind.defaults()).classes
+    with pytest.raises(DataError, match="expected a number of each of toxic,other for some molecule at least"):
+        kind.fitted(Data(molecules, molecules), kind.defaults().changed({"targets": "toxic,other"}))
 
 
 def test_vectors_that_were_trained_elsewhere(tmp_path: Path) -> None:
