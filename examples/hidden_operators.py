@@ -66,7 +66,7 @@ def free_folder(runs: Path) -> Path:
     return next(path for path in (runs / f"demo-{number}" for number in count(1)) if not path.exists())
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--expressions", type=int, default=40_000, help="how many to read (40,000)")
     parser.add_argument("--epochs", type=int, default=3)
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), help="where to make the folder of this training (runs)"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     start = time.perf_counter()
     settings = replace(CodeTask.defaults(), expressions=options.expressions, epochs=options.epochs, seed=options.seed)
     print("reading Python's standard library", flush=True)

@@ -2,13 +2,15 @@
 
 Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured Long Short-Term Memory Networks", ACL 2015, over
 Wang, Wei, Dong, Bao, Yang, Zhou, "MiniLM: Deep Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained
-Transformers", NeurIPS 2020, or any other encoder of the same kind. Both are trained together.
+Transformers", NeurIPS 2020, or any other encoder of the same kind. Both are trained together. The label of a phrase is told from
+the state of the tree and from the mean of its words, which is what such encoders were trained for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +23,7 @@ from foldloom.lazy import batch as together
 from foldloom.lazy import cell
 from foldloom.models.training import Batch, ForOneExample, last_rows, total_cross_entropy
 from foldloom.models.tree_classifier import NumberedTree
-from foldloom.models.tree_lstm import Merge, State, StateOfVector
-from foldloom.ragged import Ragged
+from foldloom.models.tree_lstm import Merge, StateOfVector
 from foldloom.recording import Recording
 
 AT_ONCE = 8
@@ -38,6 +39,30 @@ class EncodedTree:
     """The words in pieces, by their numbers."""
     word_of_piece: Sequence[int | None]
     """None for pieces of no word, such as the end of the sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phrases:
+    """Of all phrases of a tree, the whole sentence last: what its state shows, the sum of its words and how many they are, its label."""
+
+    shown: Any
+    totals: Any
+    counts: Any
+    labels: Any
+
+
+InContext = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What a phrase shows and what it remembers, and the sum of its words."""
+
+
+class Leaf(StateOfVector):
+    def forward(self, vector: torch.Tensor) -> InContext:  # type: ignore[override]
+        return *super().forward(vector), vector
+
+
+class Join(Merge):
+    def forward(self, left: InContext, right: InContext) -> InContext:  # type: ignore[override]
+        return *super().forward(left[:2], right[:2]), left[2] + right[2]
 
 
 class EncodedTreeLSTM(ForOneExample):
@@ -58,8 +83,8 @@ class EncodedTreeLSTM(ForOneExample):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.leaf, self.merge = cell(StateOfVector(size, hidden, dropout)), cell(Merge(hidden, recurrent_dropout))
-        self.dropout, self.classify = nn.Dropout(dropout), nn.Linear(hidden, labels)
+        self.leaf, self.join = cell(Leaf(size, hidden, dropout)), cell(Join(hidden, recurrent_dropout))
+        self.dropout, self.classify = nn.Dropout(dropout), nn.Linear(hidden + size, labels)
 
     @property
     def can_record(self) -> bool:
@@ -71,15 +96,13 @@ class EncodedTreeLSTM(ForOneExample):
             "beforehand: give the model the examples"
         )
 
-    def forward(self, example: EncodedTree) -> tuple[list[torch.Tensor], npt.NDArray[np.int64]]:
-        return self.states(example, self.encode([example])[0])
+    def forward(self, example: EncodedTree) -> Phrases:
+        return self.phrases(example, self.encode([example])[0])
 
-    def results(self, batch: Batch) -> tuple[Ragged, list[npt.NDArray[np.int64]]]:
+    def results(self, batch: Batch) -> Phrases:
         if isinstance(batch, Planned):
             raise ArgumentError("a plan holds no sentences for the encoder: give the model the examples")
-        results: tuple[Ragged, list[npt.NDArray[np.int64]]] = together(self.states, stack=True)(
-            batch, self.encode(batch)
-        )
+        results: Phrases = together(self.phrases, stack=True)(batch, self.encode(batch))
         return results
 
     def encode(self, examples: Sequence[EncodedTree]) -> list[torch.Tensor]:
@@ -100,31 +123,41 @@ class EncodedTreeLSTM(ForOneExample):
         states = self.encoder(input_ids=padded, attention_mask=present.long()).last_hidden_state
         return [_words_of(row, example) for row, example in zip(states, examples, strict=True)]
 
-    def states(self, example: EncodedTree, words: torch.Tensor) -> tuple[list[torch.Tensor], npt.NDArray[np.int64]]:
-        """What each phrase shows, the whole sentence last, and the labels."""
-        shown: list[torch.Tensor] = []
+    def phrases(self, example: EncodedTree, words: torch.Tensor) -> Phrases:
+        states: list[InContext] = []
+        counts: list[int] = []
         labels: list[int] = []
 
-        def visit(tree: NumberedTree) -> State:
+        def visit(tree: NumberedTree) -> tuple[InContext, int]:
             if len(tree) == 2:
-                state: State = self.leaf(words[tree[1]])
+                state, count = self.leaf(words[tree[1]]), 1
             else:
-                state = self.merge(visit(tree[1]), visit(tree[2]))
-            shown.append(state[0])
+                (left, of_left), (right, of_right) = visit(tree[1]), visit(tree[2])
+                state, count = self.join(left, right), of_left + of_right
+            states.append(state)
+            counts.append(count)
             labels.append(tree[0])
-            return state
+            return state, count
 
         visit(example.tree)
-        return shown, np.array(labels)
+        shown, _, totals = zip(*states, strict=True)
+        return Phrases(list(shown), list(totals), np.array(counts), np.array(labels))
 
-    def total_loss(self, results: tuple[Ragged, list[npt.NDArray[np.int64]]]) -> torch.Tensor:
-        states, labels = results
-        return total_cross_entropy(self.classify(self.dropout(states.values)), labels)
+    def scores(self, shown: torch.Tensor, totals: torch.Tensor, counts: npt.NDArray[np.int64]) -> torch.Tensor:
+        means = totals / torch.from_numpy(counts).to(totals).unsqueeze(1)
+        scores: torch.Tensor = self.classify(self.dropout(torch.cat((shown, means), 1)))
+        return scores
+
+    def total_loss(self, results: Phrases) -> torch.Tensor:
+        counts = np.concatenate(results.counts)
+        return total_cross_entropy(self.scores(results.shown.values, results.totals.values, counts), results.labels)
 
     def predict(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
-            states, _ = self.results(batch)
-            return torch.softmax(self.classify(self.dropout(last_rows(states.values, states.lengths))), 1)
+            phrases = self.results(batch)
+            shown, totals = (last_rows(part.values, part.lengths) for part in (phrases.shown, phrases.totals))
+            counts = np.array([of_tree[-1] for of_tree in phrases.counts])
+            return torch.softmax(self.scores(shown, totals, counts), 1)
 
 
 def _words_of(pieces: torch.Tensor, example: EncodedTree) -> torch.Tensor:

@@ -41,11 +41,16 @@ def model() -> EncodedTreeLSTM:
 
 
 def test_law(model: EncodedTreeLSTM) -> None:
-    together, labels = model.results(EXAMPLES)
-    for example, states, right in zip(EXAMPLES, together.values.split(together.lengths.tolist()), labels, strict=True):
-        alone, own = model(example)
-        torch.testing.assert_close(states, torch.stack(alone))
-        assert own.tolist() == right.tolist()
+    together = model.results(EXAMPLES)
+    lengths = together.shown.lengths.tolist()
+    shown, totals = together.shown.values.split(lengths), together.totals.values.split(lengths)
+    for number, example in enumerate(EXAMPLES):
+        alone = model(example)
+        torch.testing.assert_close(shown[number], torch.stack(alone.shown))
+        torch.testing.assert_close(totals[number], torch.stack(alone.totals))
+        assert alone.counts.tolist() == together.counts[number].tolist()
+        assert alone.labels.tolist() == together.labels[number].tolist()
+        torch.testing.assert_close(alone.totals[-1], model.encode([example])[0].sum(0))
     losses = [model.loss([example]) for example in EXAMPLES]
     torch.testing.assert_close(model.loss(EXAMPLES), torch.stack(losses).mean())
 
