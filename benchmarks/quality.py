@@ -197,11 +197,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    if not options.page:
-        for experiment in EXPERIMENTS:
-            for seed in options.seeds:
-                if experiment.name in options.only and not experiment.record_of(seed).exists():
-                    run_experiment(experiment, seed, options.runs / f"{experiment.name}-{seed}")
+    chosen = [experiment for experiment in EXPERIMENTS if experiment.name in options.only and not options.page]
+    for experiment in chosen:
+        for seed in options.seeds:
+            if not experiment.record_of(seed).exists():
+                run_experiment(experiment, seed, options.runs / f"{experiment.name}-{seed}")
+                PAGE.write_text(page(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE}")
 
