@@ -25,10 +25,10 @@ class _ProgramReader(Reader[Item]):
     """Something of the program in a file, or of those in all files of a folder and the folders below."""
 
     def __iter__(self) -> Iterator[Item]:
-        if not isinstance(self.source, str | Path) or not Path(self.source).is_dir():
+        if not isinstance(self.source, str | Path):
             yield from super().__iter__()
             return
-        for path in python_files(self.source):
+        for path in python_files(self.source) if Path(self.source).is_dir() else [self.source]:
             try:
                 with opened(path) as (name, lines):
                     items = list(self._items(name, self.pieces(lines)))

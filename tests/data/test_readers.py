@@ -205,8 +205,13 @@ def test_malformed_python(tmp_path: Path) -> None:
     reader = data.PythonReader(tmp_path, strict=False)
     assert [Path(file.name).name for file in reader] == ["a.py", "d.py"]
     assert reader.skipped == 2
+    for name in ("b.py", "below/c.py"):
+        alone = data.PythonReader(tmp_path / name, strict=False)
+        assert (list(alone), alone.skipped) == ([], 1)
     with pytest.raises(data.DataError, match=r"b\.py, line 2: expected a Python program: invalid syntax"):
         list(data.PythonReader(tmp_path))
+    with pytest.raises(data.DataError, match=r"b\.py, line 2: expected a Python program: invalid syntax"):
+        list(data.PythonReader(tmp_path / "b.py"))
     with pytest.raises(data.DataError, match=r"c\.py: expected text in UTF-8"):
         list(data.PythonReader(tmp_path / "below"))
 

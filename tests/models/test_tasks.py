@@ -22,6 +22,7 @@ def folder(tmp_path: Path) -> Path:
     for number in range(30):
         (tmp_path / f"{number}.py").write_text(PROGRAM.format(name=f"name{number}"))
     (tmp_path / "bad.py").write_text("=")
+    (tmp_path / "latin.py").write_bytes(b"# \xff")
     return tmp_path
 
 
