@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.corpora import DATA
 from benchmarks.peers import goals, readme, report
 from benchmarks.peers.catalogue import PEERS, Peer
+from benchmarks.peers.environments import OWN
 from benchmarks.peers.measuring import Field, Row
 from benchmarks.peers.tasks import SETUPS, write
 
@@ -60,6 +61,8 @@ class Job:
 
 def run(options: argparse.Namespace) -> None:
     jobs = _jobs_of_goals(options) if options.goals else _jobs_as_asked(options)
+    environments = {OWN, *[peer.environment for job in jobs for peer in job.peers]}
+    versions = report.installed(sorted(environments)) if options.json else {}
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for threads, of_threads in itertools.groupby(jobs, key=lambda job: job.threads):
@@ -71,10 +74,10 @@ def run(options: argparse.Namespace) -> None:
                         progress("")
                         print(report.table(files, seen), flush=True)
                         rows += seen
+                        if options.json:  # after each job, so that what was seen outlives an interruption
+                            report.keep(options.json, rows, versions)
     if options.goals:
         print(goals.table(rows))
-    if options.json:
-        report.keep(options.json, rows, sorted({peer.environment for job in jobs for peer in job.peers}))
 
 
 def _jobs_as_asked(options: argparse.Namespace) -> list[Job]:

@@ -98,6 +98,14 @@ class Row:
     """How many were at work, on average."""
     losses: list[float] = field(default_factory=list)
     """Of the first two training steps."""
+    load: float = 0.0
+    """The load average after the last round: much more than the threads in use, and somebody else was at work."""
+
+    @property
+    def spread(self) -> float:
+        """From the first quartile of the rounds to the third, relative to their median."""
+        first, median, third = statistics.quantiles(self.seconds, n=4)
+        return (third - first) / median
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class Field:
                 row.losses = list(verdict.losses)
                 if isinstance(timed, Timed):
                     row.seconds, row.rate = timed.seconds, 1 / statistics.median(timed.seconds)
-                    row.processors = timed.processors
+                    row.processors, row.load = timed.processors, os.getloadavg()[0]
                 rows.append(row)
         return rows
 
