@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,11 @@ def write_all(results: Path, root: Path) -> None:
     if seen := _kept(results / "peers.json"):
         rows = [Row(**row) for row in seen["rows"]]
         plots.draw_rates(rows, pictures)
-        fill(root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'])}")
-        fill(page, "rates", f"{all_rates(rows)}\n\n{where(seen['machine'])}")
+        fill(root / "README.md", "peers", f"{rates(rows, README_SETUP, 1, True)}\n\n{where(seen['machine'], rows)}")
+        fill(page, "rates", f"{all_rates(rows)}\n\n{where(seen['machine'], rows)}")
     if seen := _kept(results / "peers-goals.json"):
-        fill(page, "goals", f"{goals.table([Row(**row) for row in seen['rows']])}\n\n{where(seen['machine'])}")
+        rows = [Row(**row) for row in seen["rows"]]
+        fill(page, "goals", f"{goals.table(rows)}\n\n{where(seen['machine'], rows)}")
     if costs := _kept(results / "cost-per-node.json"):
         plots.draw_costs(costs, pictures)
 
@@ -59,10 +61,12 @@ def fill(path: Path, name: str, text: str) -> None:
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
-def where(machine: dict[str, Any]) -> str:
+def where(machine: dict[str, Any], rows: Sequence[Row]) -> str:
+    spreads = [row.spread for row in rows if len(row.seconds) > 1]
     return (
         f"Seen on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, torch {machine['torch']}, "
-        f"commit {machine['commit']}, load average {machine['load average']:.1f}."
+        f"commit {machine['commit']}, load average {max(row.load for row in rows):.1f} at most. The middle half of the rounds of a peer spans "
+        f"{statistics.median(spreads):.0%} of its figure, typically."
     )
 
 
