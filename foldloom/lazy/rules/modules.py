@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from foldloom.graph import Type
 from foldloom.lazy.inference import Returned
+from foldloom.lazy.rules import lstm
 from foldloom.lazy.rules.probe import returned_for_ragged
 from foldloom.ragged import Ragged
 
@@ -95,33 +96,40 @@ def _recurrent_cell(module: Any, types: tuple[Type, ...], is_ragged: bool) -> Ba
 
 
 def _recurrent(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
-    """A sequence of rows: all of them run as one packed sequence."""
+    """A sequence of rows: all of them run together, step by step."""
     if not is_ragged or len(types[0].shape) != 2 or any(type.ragged or len(type.shape) != 2 for type in types[1:]):
         return None
     if len(types) == 2:
-        return lambda sequences, hidden: _packed(module, sequences, hidden.transpose(0, 1).contiguous())
+        return lambda sequences, hidden: _over_sequences(module, sequences, hidden.transpose(0, 1).contiguous())
     if len(types) == 3:
-        return lambda sequences, hidden, cell: _packed(
+        return lambda sequences, hidden, cell: _over_sequences(
             module, sequences, (hidden.transpose(0, 1).contiguous(), cell.transpose(0, 1).contiguous())
         )
-    return lambda sequences: _packed(module, sequences, None)
+    return lambda sequences: _over_sequences(module, sequences, None)
 
 
-def _packed(module: Any, sequences: Ragged, initial: Any) -> Any:
-    """Sequences longest first, all of them step by step, and back in their own order."""
+def _over_sequences(module: Any, sequences: Ragged, initial: Any) -> Any:
+    """The states of each sequence, and the last ones with sequences first."""
+    fast = type(module) is nn.LSTM and lstm.takes(module, sequences)
+    states, final = (lstm.run if fast else packed)(module, sequences, initial)
+    return states, tuple([f.transpose(0, 1) for f in final]) if isinstance(final, tuple) else final.transpose(0, 1)
+
+
+def packed(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:
+    """By torch's own means: sequences longest first, all of them step by step, and back in their own order."""
     lengths = sequences.lengths
     order = torch.argsort(lengths, descending=True, stable=True)
     sorted_lengths = lengths[order]
     positions, batch_sizes = _time_order(lengths, order, sorted_lengths)
     data = sequences.values.index_select(0, positions)
-    packed = PackedSequence(data, batch_sizes, None, None)
+    by_time = PackedSequence(data, batch_sizes, None, None)
     initial = _reordered(initial, order)
-    output, final = module(packed, initial) if initial is not None else module(packed)
+    output, final = module(by_time, initial) if initial is not None else module(by_time)
     values = torch.empty_like(output.data).index_copy(0, positions, output.data)
     back = torch.argsort(order)
     if isinstance(final, tuple):
-        return Ragged(values, lengths), tuple([item.index_select(1, back).transpose(0, 1) for item in final])
-    return Ragged(values, lengths), final.index_select(1, back).transpose(0, 1)
+        return Ragged(values, lengths), tuple([item.index_select(1, back) for item in final])
+    return Ragged(values, lengths), final.index_select(1, back)
 
 
 def _reordered(initial: Any, order: torch.Tensor) -> Any:
