@@ -51,6 +51,7 @@ PEERS = {
     for peer in (
         _plain("one-by-one", "PyTorch, one by one", slow=True),
         _plain("by-hand", "PyTorch, by hand"),
+        _plain("by-hand-words-once", "PyTorch, by hand, each word once"),
         _plain("by-hand-from-objects", "PyTorch, by hand from objects"),
         _plain("by-hand-packed", "PyTorch, by hand, packed"),
         _plain("products", "the matrix products alone"),
