@@ -57,7 +57,9 @@ def test_docstrings_run(name: str) -> None:
     assert failures == 0
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/guide.md", "docs/data.md", "docs/models.md", "docs/training.md", "docs/views.md"])
+@pytest.mark.parametrize(
+    "path", ["README.md", "docs/guide.md", "docs/data.md", "docs/models.md", "docs/training.md", "docs/views.md"]
+)
 def test_code_blocks_run(path: str) -> None:
     """All Python blocks of a page, as one program."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
