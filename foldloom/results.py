@@ -28,7 +28,7 @@ def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) 
         outputs.append(result)
         return OUTPUT
     # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
-    if type(result) is list and result and all([issubclass(item, kind) for item in set(map(type, result))]):
+    if type(result) is list and result and all(issubclass(item, kind) for item in set(map(type, result))):
         outputs += result
         return OutputRun(len(result))
     return map_items(result, lambda item: template_of(item, kind, outputs))
