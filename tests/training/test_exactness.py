@@ -78,14 +78,14 @@ def test_stopped_and_resumed(whole: Path, tmp_path: Path, steps: int, monkeypatc
             os.kill(os.getpid(), signal.SIGINT)  # too late for this step: the next one is the last
         return original(self, batch, stop)
 
-    original = Trainer._step
+    original, before = Trainer._step, signal.getsignal(signal.SIGINT)
     arguments = ["train", "sentiment", "--device", "cpu"]
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_step", interrupted)
         with pytest.raises(SystemExit) as ended:
             cli.main([*arguments, "--quick", "--folder", str(tmp_path)])
     assert ended.value.code == 130
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{steps}"]
     cli.main([*arguments, "--resume", str(tmp_path)])
     assert_same_training(tmp_path, whole)
