@@ -159,7 +159,8 @@ def costs_per_node(systems: BlockSystems, repeats: int) -> dict[str, float]:
         trees, kept = systems.of_round(systems.tuples, number), systems.of_round(systems.kept, number)
         nodes = sum(recording.graph.node_count for recording in kept)
         parts: dict[str, Callable[[], Any]] = {
-            "recording": lambda trees=trees: [systems.blocks.record(tree) for tree in trees],  # type: ignore[misc]
+            "recording": lambda trees=trees: systems.blocks.states.record_each(trees),  # type: ignore[misc]
+            "recording, one tree at a time": lambda trees=trees: [systems.blocks.record(tree) for tree in trees],  # type: ignore[misc]
             "merging kept recordings": lambda kept=kept: merge_recordings(kept),  # type: ignore[misc]
             "merging, scheduling and placing them": lambda kept=kept: systems.blocks.plan(kept),  # type: ignore[misc]
             "on the fly: recording": lambda number=number: [  # type: ignore[misc]

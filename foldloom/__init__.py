@@ -7,7 +7,7 @@ from foldloom import errors, loading
 if _typing.TYPE_CHECKING:
     from foldloom.engine import Planned
     from foldloom.exporting import StaticModel, export, static_model
-    from foldloom.lazy import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record
+    from foldloom.lazy import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each
     from foldloom.plan import Plan
     from foldloom.ragged import Ragged
     from foldloom.recording import Recording
@@ -41,6 +41,7 @@ __all__ = [
     "plan",
     "profile",
     "record",
+    "record_each",
     "show",
     "static_model",
 ]
@@ -50,7 +51,7 @@ loading.load_on_demand(
     {
         "engine": ["Planned"],
         "exporting": ["StaticModel", "export", "static_model"],
-        "lazy": ["Batched", "Cell", "batch", "batching", "cell", "lift", "one_by_one", "plan", "record"],
+        "lazy": ["Batched", "Cell", "batch", "batching", "cell", "lift", "one_by_one", "plan", "record", "record_each"],
         "plan": ["Plan"],
         "ragged": ["Ragged"],
         "recording": ["Recording"],

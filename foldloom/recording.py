@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from foldloom.errors import RecordingError
-from foldloom.graph import TRACKED, Graph, Op, merge
+from foldloom.graph import TRACKED, Graph, Ints, Op, merge
 
 Column = npt.NDArray[Any] | tuple[Any, ...]
 """The given values of one input op, in recording order: an array with a row for each, or a tuple of tensors."""
@@ -119,6 +120,56 @@ def merge_recordings(recordings: Sequence[Recording]) -> Recording:
         inputs=tuple([_concatenate(columns) for columns in _columns_of_inputs(graph, recordings)]),
         results=tuple(chain.from_iterable([recording.results for recording in recordings])),
     )
+
+
+def split_recording(recording: Recording) -> list[Recording]:
+    """Each example of a recording by itself, if none uses what another was given."""
+    graph = recording.graph
+    if graph.example_count == 1:
+        return [recording]
+    nodes = _bounds(graph.nodes_of_example)
+    values, operands = (_bounds(counts)[nodes] for counts in (graph.width_of_node, graph.arity_of_node))
+    ragged = np.array([sum(type.ragged for type in (*op.inputs, *op.outputs)) for op in graph.ops], np.int64)
+    lengths = _bounds(ragged[graph.op_of_node])[nodes]
+    outputs = np.searchsorted(np.searchsorted(values, graph.outputs, side="right") - 1, np.arange(len(nodes)))
+    counts = [np.bincount(graph.op_of_node[start:end], minlength=len(graph.ops)) for start, end in pairwise(nodes)]
+    given = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
+    input_ops = [number for number, op in enumerate(graph.ops) if op.is_input]
+    parts = []
+    for example, (start, end) in enumerate(pairwise(nodes.tolist())):
+        first_value, last_value = values[example : example + 2].tolist()
+        is_used = counts[example] > 0
+        ops, op_of_node = graph.ops, graph.op_of_node[start:end]
+        if not is_used.all():
+            ops = _used(ops, is_used.tobytes())
+            op_of_node = (np.cumsum(is_used) - 1)[op_of_node]
+        part = Graph(
+            ops=ops,
+            op_of_node=op_of_node,
+            operands=graph.operands[operands[example] : operands[example + 1]] - first_value,
+            depth_of_node=graph.depth_of_node[start:end],
+            nodes_of_example=graph.nodes_of_example[example : example + 1],
+            outputs=graph.outputs[outputs[example] : outputs[example + 1]] - first_value,
+            value_count=last_value - first_value,
+            lengths=graph.lengths[lengths[example] : lengths[example + 1]],
+        )
+        columns = [
+            column[given[example, op] : given[example + 1, op]]
+            for op, column in zip(input_ops, recording.inputs, strict=True)
+            if is_used[op]
+        ]
+        parts.append(Recording(part, tuple(columns), (recording.results[example],)))
+    return parts
+
+
+def _bounds(counts: Ints) -> Ints:
+    return np.append(0, np.cumsum(counts))
+
+
+@lru_cache(maxsize=1024)
+def _used(ops: tuple[Op, ...], is_used: bytes) -> tuple[Op, ...]:
+    """Equal tables are one object, which makes merging recordings a matter of offsets."""
+    return tuple([op for op, used in zip(ops, is_used, strict=True) if used])
 
 
 def _columns_of_inputs(graph: Graph, recordings: Sequence[Recording]) -> Iterable[Sequence[Column]]:

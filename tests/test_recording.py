@@ -138,3 +138,37 @@ def test_cells_of_a_plain_function_are_found_in_this_process() -> None:
     cells.clear()
     with pytest.raises(fl.errors.CellMismatchError, match="that this process does not have"):
         fl.batch(lambda x: None).run(planned)
+
+
+def test_recording_each_is_recording_one_by_one(model: TreeLSTM) -> None:
+    each = fl.record_each(model, TREES)
+    alone = [fl.record(model, tree) for tree in TREES]
+    for one, other in zip(each, alone, strict=True):
+        for name in ("op_of_node", "operands", "depth_of_node", "nodes_of_example", "outputs", "lengths"):
+            assert getattr(one.graph, name).tolist() == getattr(other.graph, name).tolist()
+        assert (one.graph.ops, one.graph.value_count) == (other.graph.ops, other.graph.value_count)
+        assert [column.tolist() for column in one.inputs] == [column.tolist() for column in other.inputs]  # type: ignore[union-attr]
+    assert_same(fl.batch(model).run(fl.plan(each[::-1])), fl.one_by_one(model)(TREES[::-1]))
+    assert fl.record_each(model, []) == []
+
+
+def test_recording_each_of_examples_that_are_unlike() -> None:
+    table, shared = torch.nn.Embedding(9, 3), torch.ones(3)
+
+    def function(kind: str, words: list[int]) -> Any:
+        if kind == "sum":
+            return torch.stack([table(torch.tensor(word)) for word in words]).sum(0) + fl.lift(shared)
+        return torch.tanh(table(torch.tensor(words)).mean(0)) * 2.0 if kind == "mean" else fl.lift(shared) * len(words)
+
+    columns = ["sum", "mean", "none", "sum", "mean"], [[1, 2, 3], [4, 5], [1], [2], [7, 7, 7]]
+    each = fl.record_each(function, *columns)
+    expected = fl.one_by_one(function)(*columns)
+    assert_same(fl.batch(function).run(fl.plan(each)), expected)
+    for recording, result in zip(each, expected, strict=True):
+        assert_same(fl.batch(function).run(fl.plan([recording])), [result])
+
+
+def test_recording_each_says_which_example_failed(model: TreeLSTM) -> None:
+    with pytest.raises(TypeError) as caught:
+        fl.record_each(model, [TREES[0], None])
+    assert "in example 1 of the batch" in caught.value.__notes__

@@ -7,6 +7,7 @@ import pickle
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,8 @@ from foldloom.engine import Planned
 from foldloom.errors import ArgumentError, BlockError, BlockInputError, CellError
 from foldloom.graph import Type
 from foldloom.lazy import Cell, plan, record
-from foldloom.recording import Recording
+from foldloom.lazy.batch import record_together
+from foldloom.recording import Recording, split_recording
 from foldloom.schedulers import Scheduler
 
 if TYPE_CHECKING:
@@ -74,19 +76,25 @@ class Planner:
         """A plan for a batch of examples, of kept recordings of examples, or of both."""
         if not len(batch):
             raise ArgumentError("there is nothing to plan: give model.plan at least one example")
-        recordings = []
-        for number, item in enumerate(batch):
-            try:
-                recordings.append(item if isinstance(item, Recording) else self.record(item))
-            except Exception as error:
-                error.add_note(f"in example {number} of the batch")
-                raise
+        recordings: list[Recording] = []
+        first = 0
+        for is_kept, group in groupby(batch, key=lambda item: isinstance(item, Recording)):
+            items = list(group)
+            recordings += items if is_kept else [self._record_together(items, first)]
+            first += len(items)
         return plan(recordings, self._scheduler)
 
     def record(self, example: Any) -> Recording:
         """What one example asks for; keep it, and planning it again costs nothing per node."""
+        return self._record_together([example])
+
+    def record_each(self, examples: Sequence[Any]) -> list[Recording]:
+        """The same for each of several, which costs less than for one at a time."""
+        return split_recording(self._record_together(examples, 0)) if len(examples) else []
+
+    def _record_together(self, examples: Sequence[Any], first: int | None = None) -> Recording:
         with deep_recursion():
-            return record(self._function, example)
+            return record_together(self._function, [(example,) for example in examples], first)
 
     def depth(self, example: Any) -> int:
         """How many computations on this example wait for each other."""

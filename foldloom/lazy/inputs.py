@@ -53,6 +53,10 @@ class Inputs(Columns):
         self._derived: dict[Hashable, torch.Tensor] = {}
         self._example_of_tensor: dict[int, int] = {}
 
+    def forget_inputs(self) -> None:
+        """What comes next gives its tensors anew, and can be taken apart from what was before."""
+        self._input_of_tensor, self._constants, self._example_of_tensor = {}, {}, {}
+
     @property
     def device(self) -> torch.device:
         if self._device is None and self._first_cell is not None:
