@@ -76,6 +76,24 @@ def test_in_a_batch() -> None:
     assert_same(batched, [(list(states), h, c) for states, h, c in alone])
 
 
+def test_large_weights_that_are_used_in_several_steps() -> None:
+    """Some with many sequences, some with few, which torch's own module runs."""
+    module = nn.LSTM(100, 50, bidirectional=True, dtype=torch.float64)
+
+    def twice(sequence: torch.Tensor, again: bool) -> Any:
+        states, _ = module(sequence)
+        return module(states)[0].sum() if again else states.sum()
+
+    columns = [torch.randn(length, 100, dtype=torch.float64) for length in LENGTHS], [True, False, False, True, False]
+    grads = []
+    for run in (fl.one_by_one, fl.batch):
+        module.zero_grad()
+        torch.stack(run(twice)(*columns)).sum().backward()
+        grads.append([weight.grad for weight in module.parameters()])
+    assert_same(*grads)
+    assert all(type(weight) is nn.Parameter for weight in module._flat_weights)
+
+
 def test_only_what_is_needed() -> None:
     module, sequences = lstm_and_sequences()
     values = torch.cat(sequences).detach()

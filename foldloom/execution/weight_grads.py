@@ -49,6 +49,8 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         stand_in: dict[int, LateWeight] = {}
         try:
             for owner in {id(child): child for module in modules for child in module.modules()}.values():
+                if isinstance(owner, torch.nn.RNNBase):
+                    continue  # keeps a list of its weights, in which a stand-in would remain
                 for name, weight in list(owner._parameters.items()):
                     if (
                         type(weight) is torch.nn.Parameter

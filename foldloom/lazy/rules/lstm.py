@@ -78,7 +78,8 @@ def run(module: nn.LSTM, sequences: Ragged, initial: tuple[Tensor, Tensor] | Non
         else:
             h, c = [part[first : first + directions].index_select(1, order) for part in initial]
         count = 4 if module.bias else 2
-        weights = module._flat_weights[first * count : (first + directions) * count]
+        names = module._flat_weights_names[first * count : (first + directions) * count]
+        weights = [getattr(module, name) for name in names]
         values, h, c = _layer(steps, values, h, c, *weights)
         last_h.append(h.index_select(1, back))
         last_c.append(c.index_select(1, back))
