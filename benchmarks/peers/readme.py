@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.peers import goals
 from benchmarks.peers.catalogue import PEERS
-from benchmarks.peers.environments import ROOT
-from benchmarks.peers.measuring import MEASURED, Row
+from benchmarks.peers.environments import OWN, ROOT
+from benchmarks.peers.measuring import MEASURED, UNWRITTEN, Row
 from benchmarks.peers.tasks import SETUPS
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -77,6 +77,8 @@ def rates(rows: Sequence[Row], setup: str, threads: int, train: bool) -> str:
     lines = [f"| | {' | '.join(f'batch {batch}' for batch in batches)} |", "|---" * (len(batches) + 1) + "|"]
     for name in dict.fromkeys(row.peer for row in chosen):
         of_peer = {row.batch: row for row in chosen if row.peer == name}
+        if PEERS[name].environment == OWN and all(row.status == UNWRITTEN for row in of_peer.values()):
+            continue  # a way of writing other models
         cells = [_cell(of_peer[batch]) if batch in of_peer else "" for batch in batches]
         lines.append(f"| {PEERS[name].title} | {' | '.join(cells)} |")
     return "\n".join(lines)
