@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,15 @@ def test_merging_runs_no_python_for_a_node(model: TreeLSTM) -> None:
             sys.setprofile(None)
         return count
 
-    def full(levels: int) -> Any:
-        return 1 if levels == 0 else (full(levels - 1), full(levels - 1))
+    words = itertools.count()
 
-    small, large = ([fl.record(model, full(levels))] * 8 for levels in (2, 9))
+    def full(levels: int) -> Any:
+        return next(words) if levels == 0 else (full(levels - 1), full(levels - 1))
+
+    small, large = ([fl.record(model, full(levels)) for _ in range(8)] for levels in (2, 9))
     assert large[0].graph.node_count > 100 * small[0].graph.node_count
-    # Each step and each level costs some calls, and there are a few more of both; but nodes, there are 128 times as many.
-    assert calls(large) < 2 * calls(small)
+    # Each step costs a few calls, and there are some steps more; but nodes, there are 128 times as many.
+    assert calls(large) < 1.5 * calls(small)
 
 
 def test_recordings_pickle_without_weights(model: TreeLSTM) -> None:

@@ -58,11 +58,9 @@ class PeerProcess:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         line = ""
-        try:
+        with suppress(BrokenPipeError):  # who died before being asked gives no line, and that is told
             print(json.dumps({"verb": verb, **request}), file=self.process.stdin, flush=True)
             line = self.process.stdout.readline()
-        except BrokenPipeError:
-            pass  # it died before it was asked: told below
         if not line:
             self.errors.seek(0)
             last_line = (self.errors.read().strip() or "it says nothing").splitlines()[-1]

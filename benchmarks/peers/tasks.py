@@ -226,33 +226,20 @@ def _made_molecules(count: int, target: str) -> list[Molecule]:
 
 # --- all ---------------------------------------------------------------------------------------------------------
 
+
+def _tree_lstm(name: str, embedding: int, hidden: int, *, at_every_node: bool) -> Setup:
+    where = "at every node" if at_every_node else "at the root"
+    title = f"Tree-LSTM, embedding {embedding}, hidden {hidden}, loss {where}"
+    return Setup(name, title, "tree-lstm", _treebank(embedding, hidden, at_every_node=at_every_node))
+
+
 SETUPS = {
     setup.name: setup
     for setup in (
-        Setup(
-            "tree-lstm",
-            "Tree-LSTM, embedding 300, hidden 150, loss at every node",
-            "tree-lstm",
-            _treebank(300, 150, at_every_node=True),
-        ),
-        Setup(
-            "tree-lstm-256",
-            "Tree-LSTM, embedding 256, hidden 256, loss at every node",
-            "tree-lstm",
-            _treebank(256, 256, at_every_node=True),
-        ),
-        Setup(
-            "tree-lstm-root",
-            "Tree-LSTM, embedding 300, hidden 150, loss at the root",
-            "tree-lstm",
-            _treebank(300, 150, at_every_node=False),
-        ),
-        Setup(
-            "tree-lstm-root-256",
-            "Tree-LSTM, embedding 256, hidden 256, loss at the root",
-            "tree-lstm",
-            _treebank(256, 256, at_every_node=False),
-        ),
+        _tree_lstm("tree-lstm", 300, 150, at_every_node=True),
+        _tree_lstm("tree-lstm-256", 256, 256, at_every_node=True),
+        _tree_lstm("tree-lstm-root", 300, 150, at_every_node=False),
+        _tree_lstm("tree-lstm-root-256", 256, 256, at_every_node=False),
         Setup("tagger", "BiLSTM tagger, embedding 128, hidden 200", "tagger", _tagger(128, 200)),
         Setup(
             "tagger-characters",

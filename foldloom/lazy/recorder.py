@@ -343,12 +343,12 @@ class Recorder(Nodes):
         known = self._calls.get(frozen)
         if known is not None:
             return self._add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
-        result = self._call_new_module(module, args)
-        if result is not NotImplemented and self._last_known[1:] == frozen[1:]:
-            self._calls[frozen] = self._last_known[0]
-        return result
+        return self._call_new_module(module, args, frozen)
 
-    def _call_new_module(self, module: torch.nn.Module, args: tuple[Any, ...]) -> Any:
+    def _call_new_module(
+        self, module: torch.nn.Module, args: tuple[Any, ...], key_of_types: tuple[Any, ...] | None = None
+    ) -> Any:
+        """A call that is not known under its key, and will be if its operands are taken as they are."""
         leaves: list[Any] = []
         nesting = flatten(args, leaves)
         if len(leaves) == 2 and leaves[1] is None:  # no initial state, said aloud
@@ -368,7 +368,8 @@ class Recorder(Nodes):
         known = self._calls.get(key)
         if known is None:
             known = self._new_cell_call(key, cell, types, nesting, ())
-        self._last_known = known, *types
+        if key_of_types is not None and key_of_types[1:] == types:
+            self._calls[key_of_types] = known
         return self._add_node_of(known, handles)
 
     def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -398,8 +399,6 @@ class Recorder(Nodes):
         view = LazyTensor(self, handle._value, handle._type, handle._depth)
         view._source = (self.given, tensor)
         return view
-
-    # ---- Tensors that are given.
 
     # ---- Rows.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -37,12 +38,9 @@ class DynetProgram(Program):
         # Its default would scale gradients down where they are large; no other peer does.
         self.trainer.set_clip_threshold(-1)
 
-    def loss_of(self, number: int) -> Any:
-        """Of one example; whoever cannot go by single ones says what the `total` is."""
-        raise NotImplementedError
-
+    @abstractmethod
     def total(self, batch: Batch) -> Any:
-        return dy.esum([self.loss_of(number) for number in batch])
+        """The loss of all examples, as an expression."""
 
     def loss(self, batch: Batch, *, train: bool) -> float:
         dy.renew_cg()
@@ -66,6 +64,9 @@ class Trees(DynetProgram):
             for name in ("leaf.gates", "merge.gates", "classify")
         )
         self.trees = from_arrays(given.data)
+
+    def total(self, batch: Batch) -> Any:
+        return dy.esum([self.loss_of(number) for number in batch])
 
     def loss_of(self, number: int) -> Any:
         tree = self.trees[number]
@@ -151,6 +152,9 @@ class Taggers(OverWords):
 
     def vector(self, number: int, position: int) -> Any:
         return self.embed[self.words[number][position]]
+
+    def total(self, batch: Batch) -> Any:
+        return dy.esum([self.loss_of(number) for number in batch])
 
     def loss_of(self, number: int) -> Any:
         vectors = [self.vector(number, position) for position in range(len(self.words[number]))]

@@ -12,7 +12,7 @@ import foldloom as fl
 from benchmarks.blocks import as_tuples
 from benchmarks.peers.protocol import Batch, Given
 from benchmarks.peers.workers.foldloom_base import InWorkers, Kept, Recorded
-from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
+from benchmarks.peers.workers.torch_base import TorchProgram, set_tree_weights
 from benchmarks.peers.workers.torch_trees import PlainTrees, tree_model
 from benchmarks.tree_lstm_models import TreeLSTM
 from benchmarks.trees import from_arrays
@@ -58,14 +58,9 @@ class TreesInBlocks(Recorded):
     def __init__(self, given: Given) -> None:
         sizes = given.sizes
         model = models.TreeLSTM(sizes["words"], sizes["embedding"], sizes["hidden"])
-        leaf, merge = model.states.cells["Leaf"], model.states.cells["Merge"]
-        modules: dict[str, Any] = {
-            "embed": leaf.embed,
-            "leaf.gates": leaf.gates,
-            "merge.gates": merge.gates,
-            "classify": model.classify,
-        }
-        set_weights(modules, given.weights)
+        leaf: Any = model.states.cells["Leaf"]
+        merge: Any = model.states.cells["Merge"]
+        set_tree_weights(given, embed=leaf.embed, leaf=leaf.gates, merge=merge.gates, classify=model.classify)
         self.start(model, given)
         self.at_every_node = bool(sizes["at_every_node"])
         self.examples = [as_tuples(tree) for tree in from_arrays(given.data)]

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from benchmarks.peers.protocol import Batch, Given, serve
-from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
+from benchmarks.peers.workers.torch_base import TorchProgram, set_tree_weights
 from benchmarks.trees import Tree, from_arrays
 
 
@@ -76,13 +76,7 @@ class Trees(TorchProgram):
     def __init__(self, given: Given) -> None:
         sizes = given.sizes
         model = Model(sizes["words"], sizes["embedding"], sizes["hidden"])
-        modules = {
-            "embed": model.embed,
-            "leaf.gates": model.leaf,
-            "merge.gates": model.merge.gates,
-            "classify": model.classify,
-        }
-        set_weights(modules, given.weights)
+        set_tree_weights(given, embed=model.embed, leaf=model.leaf, merge=model.merge.gates, classify=model.classify)
         self.start(model, given)
         self.at_every_node = bool(sizes["at_every_node"])
         self.graphs = [graph_of(tree) for tree in from_arrays(given.data)]

@@ -37,6 +37,11 @@ class TorchProgram(Program):
         return loss.item()
 
 
+def set_tree_weights(given: Given, *, embed: nn.Module, leaf: nn.Module, merge: nn.Module, classify: nn.Module) -> None:
+    """Those of a Tree-LSTM, whose gates are one map for words and one for pairs of children."""
+    set_weights({"embed": embed, "leaf.gates": leaf, "merge.gates": merge, "classify": classify}, given.weights)
+
+
 def set_weights(modules: Mapping[str, nn.Module], weights: Mapping[str, np.ndarray]) -> None:
     """Give each module the arrays under its name."""
     for name, module in modules.items():

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torchfold import torchfold
 
 from benchmarks.peers.protocol import Batch, Given, serve
-from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
+from benchmarks.peers.workers.torch_base import TorchProgram, set_tree_weights
 from benchmarks.trees import Tree, from_arrays
 
 
@@ -62,13 +62,9 @@ class Trees(TorchProgram):
     def __init__(self, given: Given) -> None:
         sizes = given.sizes
         model = Model(sizes["words"], sizes["embedding"], sizes["hidden"])
-        modules = {
-            "embed": model.embed,
-            "leaf.gates": model.leaf_gates,
-            "merge.gates": model.merge_gates,
-            "classify": model.classify,
-        }
-        set_weights(modules, given.weights)
+        set_tree_weights(
+            given, embed=model.embed, leaf=model.leaf_gates, merge=model.merge_gates, classify=model.classify
+        )
         self.start(model, given)
         self.at_every_node = bool(sizes["at_every_node"])
         self.trees = from_arrays(given.data)

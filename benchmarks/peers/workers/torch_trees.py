@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.corpora import phrase_of
 from benchmarks.peers.protocol import Batch, Given
-from benchmarks.peers.workers.torch_base import TorchProgram, set_weights
+from benchmarks.peers.workers.torch_base import TorchProgram, set_tree_weights, set_weights
 from benchmarks.tree_lstm_models import ProductsAlone, TreeLSTM, flatten, loss_by_hand, plan_by_hand
 from benchmarks.trees import Tree, from_arrays
 from examples import tree_lstm as plain
@@ -22,13 +22,7 @@ def tree_model(given: Given) -> TreeLSTM:
     sizes = given.sizes
     model = TreeLSTM(sizes["words"], sizes["embedding"], sizes["hidden"], at_every_node=bool(sizes["at_every_node"]))
     leaf, merge = model.leaf.function, model.merge.function
-    modules = {
-        "embed": leaf.embed,
-        "leaf.gates": leaf.gates,
-        "merge.gates": merge.gates,
-        "classify": model.classify,
-    }
-    set_weights(modules, given.weights)
+    set_tree_weights(given, embed=leaf.embed, leaf=leaf.gates, merge=merge.gates, classify=model.classify)
     return model
 
 

@@ -2,8 +2,7 @@
 
 Torch's own runs a packed sequence operation by operation, and backward takes one product for the weights at every time step. Here the
 sequences stand longest first, so that those that go on are always the first rows: each step reads and writes slices, keeps what
-backward will need, and the products for inputs and weights are taken once over all steps. Forward and backward together that takes
-half the time (`python -m benchmarks sequences`).
+backward will need, and the products for inputs and weights are taken once over all steps. `python -m benchmarks sequences` compares the two.
 
 Both directions run side by side, one of them over sequences turned round: tensors have the direction first. Gates are kept in the
 order input, forget, output, candidate: three sigmoids are then one call.
@@ -12,6 +11,7 @@ order input, forget, output, candidate: three sigmoids are then one call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,16 +32,29 @@ class Steps:
         rows = [starts + time, starts + in_order - 1 - time][:directions]
         self.positions = torch.stack([row[goes_on] for row in rows])
         """For each direction and each row by time, its place among the rows by sequence."""
-        counts = goes_on.sum(1)
-        self.sizes: list[int] = counts.tolist()
+        self.counts = goes_on.sum(1)
         """How many sequences each step has."""
-        first = counts.cumsum(0) - counts
-        within = torch.arange(self.positions.shape[1]) - torch.repeat_interleave(first, counts)
-        before = torch.cat((torch.zeros(1, dtype=first.dtype), first[:-1] + counts[0]))
-        self.previous = torch.repeat_interleave(before, counts) + within
+        self._last_step = in_order - 1
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return self.counts.tolist()
+
+    @cached_property
+    def _first(self) -> Tensor:
+        return self.counts.cumsum(0) - self.counts
+
+    @cached_property
+    def previous(self) -> Tensor:
         """For each row by time the one before it, where the initial states come before all rows."""
-        self.ends = first[in_order - 1] + torch.arange(len(order))
+        within = torch.arange(self.positions.shape[1]) - torch.repeat_interleave(self._first, self.counts)
+        before = F.pad(self._first[:-1] + self.counts[0], (1, 0))
+        return torch.repeat_interleave(before, self.counts) + within
+
+    @cached_property
+    def ends(self) -> Tensor:
         """The last row of each sequence."""
+        return self._first[self._last_step] + torch.arange(len(self._last_step))
 
 
 _FEW = 4

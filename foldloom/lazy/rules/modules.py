@@ -119,10 +119,9 @@ def packed(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:
     """By torch's own means: sequences longest first, all of them step by step, and back in their own order."""
     lengths = sequences.lengths
     order = torch.argsort(lengths, descending=True, stable=True)
-    sorted_lengths = lengths[order]
-    positions, batch_sizes = _time_order(lengths, order, sorted_lengths)
-    data = sequences.values.index_select(0, positions)
-    by_time = PackedSequence(data, batch_sizes, None, None)
+    steps = lstm.Steps(lengths, order, directions=1)
+    (positions,) = steps.positions
+    by_time = PackedSequence(sequences.values.index_select(0, positions), steps.counts, None, None)
     initial = _reordered(initial, order)
     output, final = module(by_time, initial) if initial is not None else module(by_time)
     values = torch.empty_like(output.data).index_copy(0, positions, output.data)
@@ -138,17 +137,6 @@ def _reordered(initial: Any, order: torch.Tensor) -> Any:
     if isinstance(initial, tuple):
         return tuple([item.index_select(1, order) for item in initial])
     return initial.index_select(1, order)
-
-
-def _time_order(
-    lengths: torch.Tensor, order: torch.Tensor, sorted_lengths: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each time step, the rows of the sequences that are still going on; and how many these are."""
-    longest = int(sorted_lengths[0])
-    starts = (lengths.cumsum(0) - lengths)[order]
-    goes_on = torch.arange(longest).unsqueeze(1) < sorted_lengths
-    rows = (torch.arange(longest).unsqueeze(1) + starts)[goes_on]
-    return rows, goes_on.sum(1)
 
 
 def _sequential(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
