@@ -30,6 +30,8 @@ from foldloom.lazy.weights import name_of_weight
 class Inputs(Columns):
     """Columns that are given tensors and numbers."""
 
+    __slots__ = ("_column_of_number", "_number_of_input", "unchanged")
+
     def __init__(self) -> None:
         super().__init__()
         self.example = 0

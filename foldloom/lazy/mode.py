@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from foldloom.lazy import known
 from foldloom.lazy.rules import has_rule
 from foldloom.lazy.rules.modules import MODULES
 from foldloom.lazy.scope import recording_paused, scope
@@ -35,6 +36,7 @@ class RecordingMode(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
 
+    @known.reported
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

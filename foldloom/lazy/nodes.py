@@ -28,8 +28,6 @@ class Nodes(Signatures):
         self.value_count = value + len(types)
         if known.returns_one:
             return LazyTensor(self, value, types[0], depth)
-        if known.returns_pair:
-            return LazyTensor(self, value, types[0], depth), LazyTensor(self, value + 1, types[1], depth)
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
         return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
 

@@ -1,9 +1,8 @@
 """Recording one example's calls: of cells, of torch's functions, of its modules.
 
-This is the one place where Python runs for every node of every example, so the two ways in, `Recorder.call` for cells and
-`Recorder.call_function` for functions, are written for speed: types are compared by identity, one dictionary lookup finds a
-known signature, and nothing is made but the handles that the user's code passes on. Everything that happens once for each
-signature is elsewhere.
+What is recorded is found in two steps. A key is made of what is called, the types of its operands and its settings; types are compared
+by identity, so one lookup in `_calls` finds a known signature. Everything that happens once for each signature is elsewhere.
+`_known.c` makes the same keys: of the many calls whose signature is known, few come by here.
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import Type
+from foldloom.lazy import known as known_calls
 from foldloom.lazy.aliases import id_of_memory, is_strided, note_views, row_handles
 from foldloom.lazy.calls import leaves_of, rebuilt
 from foldloom.lazy.cell import Cell, cell_of_module
 from foldloom.lazy.changes import call_in_place, replace, set_item
+from foldloom.lazy.columns import InputColumn
 from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS
 from foldloom.lazy.nesting import flatten
 from foldloom.lazy.nodes import Nodes
 from foldloom.lazy.rules.base import forms
 from foldloom.lazy.rules.modules import MODULES, is_hooked
-from foldloom.lazy.scope import recording_paused
+from foldloom.lazy.scope import recording_paused, scope
 from foldloom.lazy.signatures import KnownCall, frozen_settings
 from foldloom.lazy.tensor import LazyTensor, computed
 from foldloom.lazy.unchanged import holds
@@ -35,7 +36,6 @@ from foldloom.schedulers import Scheduler
 
 _CONTAINERS = (tuple, list, dict)
 _STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
-_new = object.__new__
 _Parameter = torch.nn.Parameter
 _NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
 
@@ -45,6 +45,8 @@ class Recorder(Nodes):
 
     ``on_demand`` is called when a value is needed that is not computed yet; when it returns, `advance` has run.
     """
+
+    __slots__ = ("_cells",)
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
         super().__init__(scheduler, owner)
@@ -57,6 +59,7 @@ class Recorder(Nodes):
 
     # ---- Cells.
 
+    @known_calls.cell
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
         if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
@@ -77,12 +80,7 @@ class Recorder(Nodes):
                 continue
             column = self._column_of_number.get(type(arg))
             if column is not None:
-                # `add_input`, written out: a program over trees gives as many words as it makes nodes.
-                column.values.append(arg)
-                self.op_of_node.append(column.op_number)
-                self.depth_of_node.append(0)
-                operands.append(self.value_count)
-                self.value_count += 1
+                operands.append(self.add_input(column, arg))
                 key.append(column.type)
             elif isinstance(arg, _CONTAINERS):
                 return self._call_nested(cell, self._without_done(args, operands, key[1:]), settings)
@@ -97,21 +95,6 @@ class Recorder(Nodes):
                 handles = [LazyTensor(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
                 return self.call(cell, tuple([self.dense(handle) for handle in handles]), settings)
             known = self._new_cell_call(frozen, cell, frozen[1:], None, ())
-        if known.returns_pair:
-            depth += 1
-            self.op_of_node.append(known.op_number)
-            self.operands += operands
-            self.depth_of_node.append(depth)
-            value = self.value_count
-            self.value_count = value + 2
-            types = known.output_types
-            # Two handles for every node of a tree: made without the call of `__init__`, they take two thirds of the time.
-            first, second = _new(LazyTensor), _new(LazyTensor)
-            first._recorder = second._recorder = self
-            first._value, second._value = value, value + 1
-            first._type, second._type = types
-            first._depth = second._depth = depth
-            return first, second
         return self._add_node(known, operands, depth + 1)
 
     def _without_done(self, args: tuple[Any, ...], operands: list[int], types: list[Type]) -> tuple[Any, ...]:
@@ -140,23 +123,6 @@ class Recorder(Nodes):
         """Record one call of a torch function with at least one value or weight among its arguments."""
         if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
-        if not kwargs and len(args) <= 2:
-            # Nine calls in ten have one or two values and nothing else.
-            x, y = args[0], args[-1]
-            if type(x) is type(y) is LazyTensor and x._recorder is y._recorder is self:
-                single = len(args) == 1
-                known = self._calls.get((function, x._type) if single else (function, x._type, y._type))
-                if known is not None and known.is_simple:
-                    depth = x._depth if x._depth > y._depth else y._depth
-                    depth = (depth if depth > self.base_depth else self.base_depth) + 1
-                    self.op_of_node.append(known.op_number)
-                    self.operands += (x._value,) if single else (x._value, y._value)
-                    self.depth_of_node.append(depth)
-                    result = _new(LazyTensor)
-                    result._recorder, result._type, result._depth = self, known.output_types[0], depth
-                    result._value = value = self.value_count
-                    self.value_count = value + 1
-                    return result
         if self._is_over:
             return computed(function, tuple(args), kwargs or {})
         handler = HANDLERS.get(function)
@@ -307,6 +273,7 @@ class Recorder(Nodes):
         result = None if known.is_operand else self._add_node_of(known, operands)
         return self._noted(known, function, args, kwargs, handles, result), known
 
+    @known_calls.module
     def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one of torch's own modules, or one that was named as a cell, as one operation; NotImplemented if it is neither."""
         cell = self._cells.get(id(module))
@@ -421,3 +388,20 @@ def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))
 """Functions that change tensors that they are given beside the first: statistics, which every example must reach in turn."""
+
+
+known_calls.bind(
+    handle=LazyTensor,
+    recorder=Recorder,
+    known=KnownCall,
+    column=InputColumn,
+    is_grad_enabled=is_grad_enabled,
+    is_autocast_enabled=is_any_autocast_enabled,
+    scope=scope,
+    handlers=HANDLERS,
+    module_types=MODULES,
+    parameter=_Parameter,
+    plain_types=_STATIC | {float},
+    note_views=note_views,
+    make_tensor=torch.tensor,
+)

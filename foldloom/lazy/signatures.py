@@ -36,13 +36,11 @@ class KnownCall:
     __slots__ = (
         "is_operand",
         "is_ragged",
-        "is_simple",
         "kept",
         "op_number",
         "output_types",
         "returns",
         "returns_one",
-        "returns_pair",
         "returns_tuple",
         "shares_with",
     )
@@ -61,14 +59,12 @@ class KnownCall:
         self.output_types = output_types
         self.returns = returns
         self.returns_one = returns is None
-        self.returns_pair = returns == (tuple, 2, (None, None))
         self.returns_tuple = returns == (tuple, len(output_types), (None,) * len(output_types))
         self.shares_with = shares_with
         """The operand in whose memory the results lie."""
         self.is_operand = is_operand
         """Whether that operand itself is returned, and nothing is computed."""
         self.is_ragged = is_ragged
-        self.is_simple = self.returns_one and shares_with is None and not is_ragged
         self.kept: Any = None
         """Weights that the key of this call names by identity; they must live as long as the key."""
 
@@ -79,6 +75,8 @@ _returned: dict[Hashable, Returned | None] = {}
 
 class Signatures(Progress):
     """A recording that knows the signatures it has met, in each mode."""
+
+    __slots__ = ("_autocast", "_calls", "_grad")
 
     def __init__(self, scheduler: Scheduler | None, owner: object) -> None:
         super().__init__(scheduler, owner)

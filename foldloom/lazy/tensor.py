@@ -12,6 +12,7 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
+from foldloom.lazy import known
 from foldloom.lazy.scope import scope
 
 
@@ -250,14 +251,14 @@ def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
     def binary(self: LazyTensor, other: Any) -> Any:
         return self._recorder.call_function(function, (self, other), None)
 
-    return binary
+    return known.method(function, binary)
 
 
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     def binary(self: LazyTensor, other: Any) -> Any:
         return self._recorder.call_function(function, (other, self), None)
 
-    return binary
+    return known.reflected(function, binary)
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -265,7 +266,7 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
         return self._recorder.call_function(function, (self, *args), kwargs)
 
     method.__name__ = getattr(function, "__name__", "method")
-    return method
+    return known.method(function, method)
 
 
 def _property(function: Callable[..., Any]) -> property:

@@ -1,0 +1,764 @@
+/* Calls of known signatures, recorded without running Python.
+
+   Recording is the one place where Python runs for every node of every example. Nearly all calls are like one before: the same
+   function or cell, operands of the same types. What such a call means stands in the recorder's `_calls`, and recording it is a
+   lookup, a few numbers appended to lists, and handles for its results. This file does that and nothing else. It knows no
+   torch: whatever it does not find, or finds unusual, it leaves to the Python function that it stands before, which is the
+   definition of what a call means and works as well, only slower, where this file was not compiled.
+
+   It reads the attributes of recorders, handles and known calls at the offsets of their `__slots__`, which `bind` looks up. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#define MOST_PARTS 64 /* of a key; longer calls are left to Python */
+#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+
+static struct {
+    int is_bound;
+    PyTypeObject *handle_type, *recorder_type, *known_type;
+    struct { Py_ssize_t recorder, value, type, depth; } handle;
+    struct { Py_ssize_t op_of_node, operands, depth_of_node, value_count, base_depth, calls, grad, autocast,
+                        column_of_number, number_of_input, unchanged, cells; } recorder;
+    struct { Py_ssize_t op_number, output_types, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
+    struct { Py_ssize_t op_number, type, values; } column;
+    PyObject *is_grad_enabled, *is_autocast_enabled; /* torch's */
+    PyObject *scope;                                 /* whose attribute `recorder` is where this thread records */
+    PyObject *handlers;                              /* functions that Python must see */
+    PyObject *module_types;                          /* modules that count as one operation */
+    PyObject *parameter_type;
+    PyObject *plain_types;                           /* of settings that a key holds as they are */
+    PyObject *note_views;
+    PyObject *make_tensor;                           /* torch.tensor */
+} bound;
+
+static PyObject *name_recorder, *name_own_recorder, *name_modules, *name_training, *name_parameters, *name_parts, *name_hooks,
+    *name_pre_hooks;
+
+/* A key under construction. */
+typedef struct {
+    PyObject *parts[MOST_PARTS]; /* each owned */
+    int size;
+    PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, or numbers that are given */
+    PyObject *columns[MOST_PARTS];  /* borrowed: where a given number goes, or NULL */
+    int operand_count, has_handles;
+    long depth;
+} Key;
+
+/* What may happen: found, left to Python, or an exception. */
+typedef enum { FOUND, UNKNOWN, FAILED } Outcome;
+
+static void key_start(Key *key, PyObject *recorder, PyObject *called)
+{
+    key->parts[0] = Py_NewRef(called);
+    key->size = 1;
+    key->operand_count = key->has_handles = 0;
+    key->depth = PyLong_AsLong(SLOT(recorder, bound.recorder.base_depth));
+}
+
+static void key_drop(Key *key)
+{
+    while (key->size)
+        Py_DECREF(key->parts[--key->size]);
+}
+
+/* Takes over a reference, which may be NULL after a failure. */
+static Outcome key_take(Key *key, PyObject *part)
+{
+    if (part == NULL)
+        return FAILED;
+    if (key->size == MOST_PARTS) {
+        Py_DECREF(part);
+        return UNKNOWN;
+    }
+    key->parts[key->size++] = part;
+    return FOUND;
+}
+
+static Outcome key_add(Key *key, PyObject *part) { return key_take(key, Py_NewRef(part)); }
+
+static Outcome key_add_handle(Key *key, PyObject *recorder, PyObject *handle)
+{
+    PyObject *value = SLOT(handle, bound.handle.value);
+    if (SLOT(handle, bound.handle.recorder) != recorder || !PyLong_CheckExact(value)) /* foreign, given or ragged */
+        return UNKNOWN;
+    if (key->operand_count == MOST_PARTS)
+        return UNKNOWN;
+    long depth = PyLong_AsLong(SLOT(handle, bound.handle.depth));
+    if (depth > key->depth)
+        key->depth = depth;
+    key->columns[key->operand_count] = NULL;
+    key->operands[key->operand_count++] = value;
+    key->has_handles = 1;
+    return key_add(key, SLOT(handle, bound.handle.type));
+}
+
+static int is_zero(PyObject *number)
+{
+    return PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) == 0.0 : PyLong_Check(number) && !PyObject_IsTrue(number);
+}
+
+/* A setting, beside its kind, which tells 1 from True and 1.0. */
+static Outcome key_add_setting(Key *key, PyObject *item)
+{
+    Outcome outcome = key_add(key, (PyObject *)Py_TYPE(item));
+    if (outcome != FOUND)
+        return outcome;
+    return PyFloat_CheckExact(item) && is_zero(item) ? key_take(key, PyObject_Repr(item)) : key_add(key, item);
+}
+
+static Outcome key_add_item(Key *key, PyObject *recorder, PyObject *item)
+{
+    PyTypeObject *kind = Py_TYPE(item);
+    if (kind == bound.handle_type)
+        return key_add_handle(key, recorder, item);
+    if ((PyObject *)kind == bound.parameter_type) {
+        Outcome outcome = key_add(key, (PyObject *)kind);
+        return outcome != FOUND ? outcome : key_take(key, PyLong_FromVoidPtr(item));
+    }
+    int is_plain = PySet_Contains(bound.plain_types, (PyObject *)kind);
+    return is_plain < 0 ? FAILED : is_plain ? key_add_setting(key, item) : UNKNOWN;
+}
+
+static Outcome key_add_argument(Key *key, PyObject *recorder, PyObject *argument)
+{
+    if (!PyTuple_CheckExact(argument) && !PyList_CheckExact(argument))
+        return key_add_item(key, recorder, argument);
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(argument);
+    Outcome outcome = key_add(key, (PyObject *)Py_TYPE(argument));
+    if (outcome == FOUND)
+        outcome = key_take(key, PyLong_FromSsize_t(size));
+    for (Py_ssize_t i = 0; i < size && outcome == FOUND; i++)
+        outcome = key_add_item(key, recorder, PySequence_Fast_GET_ITEM(argument, i));
+    return outcome;
+}
+
+/* All settings by name: their names, their kinds, and they themselves. */
+static Outcome key_add_named(Key *key, PyObject *names, PyObject *const *values)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
+    int has_float = 0;
+    PyObject *kinds = PyTuple_New(count);
+    if (kinds == NULL)
+        return FAILED;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTypeObject *kind = Py_TYPE(values[i]);
+        int is_plain = PySet_Contains(bound.plain_types, (PyObject *)kind);
+        if (is_plain != 1) {
+            Py_DECREF(kinds);
+            return is_plain < 0 ? FAILED : UNKNOWN;
+        }
+        has_float |= kind == &PyFloat_Type;
+        PyTuple_SET_ITEM(kinds, i, Py_NewRef((PyObject *)kind));
+    }
+    Outcome outcome = key_add(key, names);
+    if (outcome != FOUND) {
+        Py_DECREF(kinds);
+        return outcome;
+    }
+    outcome = key_take(key, kinds);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+        outcome = has_float && is_zero(values[i]) ? key_take(key, PyObject_Repr(values[i])) : key_add(key, values[i]);
+    return outcome;
+}
+
+/* What is known of the call, borrowed. The key is used up. */
+static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
+{
+    PyObject *tuple = PyTuple_New(key->size);
+    if (tuple == NULL)
+        return FAILED;
+    for (int i = 0; i < key->size; i++)
+        PyTuple_SET_ITEM(tuple, i, key->parts[i]);
+    key->size = 0;
+    *known = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.calls), tuple);
+    Py_DECREF(tuple);
+    if (*known == NULL)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    return Py_TYPE(*known) == bound.known_type && SLOT(*known, bound.known.is_ragged) == Py_False ? FOUND : UNKNOWN;
+}
+
+/* Whether calls can be recorded here at all: in the mode that `_calls` is for, by a recorder that nobody watches. */
+static Outcome can_record(PyObject *recorder)
+{
+    if (Py_TYPE(recorder) != bound.recorder_type || !PyList_CheckExact(SLOT(recorder, bound.recorder.op_of_node)))
+        return UNKNOWN;
+    PyObject *grad = PyObject_CallNoArgs(bound.is_grad_enabled);
+    PyObject *autocast = grad == NULL ? NULL : PyObject_CallNoArgs(bound.is_autocast_enabled);
+    if (autocast == NULL) {
+        Py_XDECREF(grad);
+        return FAILED;
+    }
+    int same = grad == SLOT(recorder, bound.recorder.grad) && autocast == Py_False &&
+               SLOT(recorder, bound.recorder.autocast) == Py_False;
+    Py_DECREF(grad);
+    Py_DECREF(autocast);
+    return same ? FOUND : UNKNOWN;
+}
+
+static PyObject *new_handle(PyObject *recorder, long value, PyObject *type, PyObject *depth)
+{
+    PyObject *handle = bound.handle_type->tp_alloc(bound.handle_type, 0);
+    if (handle == NULL)
+        return NULL;
+    SLOT(handle, bound.handle.recorder) = Py_NewRef(recorder);
+    SLOT(handle, bound.handle.type) = Py_NewRef(type);
+    SLOT(handle, bound.handle.depth) = Py_NewRef(depth);
+    SLOT(handle, bound.handle.value) = PyLong_FromLong(value);
+    if (SLOT(handle, bound.handle.value) == NULL) {
+        Py_DECREF(handle);
+        return NULL;
+    }
+    return handle;
+}
+
+static int append_number(PyObject *list, long number)
+{
+    PyObject *boxed = PyLong_FromLong(number);
+    int failed = boxed == NULL || PyList_Append(list, boxed) < 0;
+    Py_XDECREF(boxed);
+    return failed ? -1 : 0;
+}
+
+static int set_value_count(PyObject *recorder, long count)
+{
+    PyObject *boxed = PyLong_FromLong(count);
+    if (boxed == NULL)
+        return -1;
+    Py_SETREF(SLOT(recorder, bound.recorder.value_count), boxed);
+    return 0;
+}
+
+/* A number that is given: an input of the graph. The number of its value, or -1. */
+static long add_number(PyObject *recorder, PyObject *column, PyObject *number)
+{
+    long value = PyLong_AsLong(SLOT(recorder, bound.recorder.value_count));
+    if (PyList_Append(SLOT(column, bound.column.values), number) < 0 ||
+        PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(column, bound.column.op_number)) < 0 ||
+        append_number(SLOT(recorder, bound.recorder.depth_of_node), 0) < 0 || set_value_count(recorder, value + 1) < 0)
+        return -1;
+    return value;
+}
+
+/* One node more: handles for its results. */
+static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
+{
+    for (int i = 0; i < key->operand_count; i++) {
+        PyObject *operands = SLOT(recorder, bound.recorder.operands);
+        if (key->columns[i] != NULL) {
+            long value = add_number(recorder, key->columns[i], key->operands[i]);
+            if (value < 0 || append_number(operands, value) < 0)
+                return NULL;
+        }
+        else if (PyList_Append(operands, key->operands[i]) < 0)
+            return NULL;
+    }
+    PyObject *types = SLOT(known, bound.known.output_types);
+    Py_ssize_t count = PyTuple_GET_SIZE(types);
+    long value = PyLong_AsLong(SLOT(recorder, bound.recorder.value_count));
+    PyObject *depth = PyLong_FromLong(key->depth + 1);
+    if (depth == NULL)
+        return NULL;
+    PyObject *result = NULL;
+    if (PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(known, bound.known.op_number)) < 0 ||
+        PyList_Append(SLOT(recorder, bound.recorder.depth_of_node), depth) < 0 ||
+        set_value_count(recorder, value + count) < 0)
+        goto done;
+    if (SLOT(known, bound.known.returns_one) == Py_True) {
+        result = new_handle(recorder, value, PyTuple_GET_ITEM(types, 0), depth);
+        goto done;
+    }
+    result = PyTuple_New(count);
+    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
+        PyObject *handle = new_handle(recorder, value + i, PyTuple_GET_ITEM(types, i), depth);
+        if (handle == NULL)
+            Py_CLEAR(result);
+        else
+            PyTuple_SET_ITEM(result, i, handle);
+    }
+done:
+    Py_DECREF(depth);
+    return result;
+}
+
+static int has_plain_results(PyObject *known)
+{
+    return SLOT(known, bound.known.returns_one) == Py_True || SLOT(known, bound.known.returns_tuple) == Py_True;
+}
+
+/* ---- Cells. */
+
+static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *args, Py_ssize_t count, PyObject **result)
+{
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    Key key;
+    key_start(&key, recorder, cell);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
+        if (Py_TYPE(args[i]) == bound.handle_type) {
+            outcome = key_add_handle(&key, recorder, args[i]);
+            continue;
+        }
+        PyObject *columns = SLOT(recorder, bound.recorder.column_of_number);
+        PyObject *column = PyDict_GetItemWithError(columns, (PyObject *)Py_TYPE(args[i]));
+        if (column == NULL || key.operand_count == MOST_PARTS) {
+            outcome = PyErr_Occurred() ? FAILED : UNKNOWN;
+            break;
+        }
+        key.columns[key.operand_count] = column;
+        key.operands[key.operand_count++] = args[i];
+        outcome = key_add(&key, SLOT(column, bound.column.type));
+    }
+    PyObject *known = NULL;
+    if (outcome == FOUND)
+        outcome = key_find(&key, recorder, &known);
+    if (outcome == FOUND && !has_plain_results(known))
+        outcome = UNKNOWN;
+    if (outcome == FOUND) {
+        *result = add_node(&key, recorder, known);
+        outcome = *result == NULL ? FAILED : FOUND;
+    }
+    key_drop(&key);
+    return outcome;
+}
+
+/* ---- Functions. */
+
+static Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                               PyObject *const *named, PyObject **result)
+{
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    int is_handled = PyDict_Contains(bound.handlers, function);
+    if (is_handled)
+        return is_handled < 0 ? FAILED : UNKNOWN;
+    Key key;
+    PyObject *known = NULL;
+    key_start(&key, recorder, function);
+    if (names != NULL && PyTuple_GET_SIZE(names))
+        outcome = key_add_named(&key, names, named);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+        outcome = key_add_argument(&key, recorder, args[i]);
+    if (outcome == FOUND && !key.has_handles)
+        outcome = UNKNOWN;
+    if (outcome == FOUND)
+        outcome = key_find(&key, recorder, &known);
+    if (outcome == FOUND) {
+        PyObject *shares_with = SLOT(known, bound.known.shares_with);
+        int is_view = shares_with != Py_None;
+        if (!has_plain_results(known) || SLOT(known, bound.known.is_operand) == Py_True ||
+            (is_view && (!is_zero(shares_with) || Py_TYPE(args[0]) != bound.handle_type)))
+            outcome = UNKNOWN;
+        else {
+            *result = add_node(&key, recorder, known);
+            outcome = *result == NULL ? FAILED : FOUND;
+            if (outcome == FOUND && is_view) {
+                PyObject *tuple = PyTuple_New(count), *settings = PyDict_New(), *noted = NULL;
+                int failed = tuple == NULL || settings == NULL;
+                for (Py_ssize_t i = 0; !failed && i < count; i++)
+                    PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+                for (Py_ssize_t i = 0; !failed && names != NULL && i < PyTuple_GET_SIZE(names); i++)
+                    failed = PyDict_SetItem(settings, PyTuple_GET_ITEM(names, i), named[i]) < 0;
+                if (!failed)
+                    noted = PyObject_CallFunctionObjArgs(bound.note_views, function, tuple, settings, *result, args[0], NULL);
+                Py_XDECREF(tuple);
+                Py_XDECREF(settings);
+                if (noted == NULL) {
+                    Py_CLEAR(*result);
+                    outcome = FAILED;
+                }
+                Py_XDECREF(noted);
+            }
+        }
+    }
+    key_drop(&key);
+    return outcome;
+}
+
+/* ---- Modules. */
+
+/* Whether two dictionaries hold the same objects, without asking weights whether they are equal. */
+static int same_items(PyObject *a, PyObject *b)
+{
+    if (a == NULL || !PyDict_Check(a) || !PyDict_Check(b) || PyDict_GET_SIZE(a) != PyDict_GET_SIZE(b))
+        return 0;
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(b, &position, &name, &value))
+        if (PyDict_GetItem(a, name) != value)
+            return 0;
+    return 1;
+}
+
+/* See `unchanged.holds`. */
+static int holds(PyObject *state)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state); i++) {
+        PyObject *part = PyTuple_GET_ITEM(state, i);
+        PyObject **attributes = _PyObject_GetDictPtr(PyTuple_GET_ITEM(part, 0));
+        if (attributes == NULL || *attributes == NULL ||
+            PyDict_GetItem(*attributes, name_training) != PyTuple_GET_ITEM(part, 1) ||
+            !same_items(PyDict_GetItem(*attributes, name_parameters), PyTuple_GET_ITEM(part, 2)) ||
+            !same_items(PyDict_GetItem(*attributes, name_parts), PyTuple_GET_ITEM(part, 3)))
+            return 0;
+    }
+    return 1;
+}
+
+static int is_empty(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
+
+static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result)
+{
+    if (Py_TYPE(recorder) != bound.recorder_type)
+        return UNKNOWN;
+    PyObject *cells = SLOT(recorder, bound.recorder.cells);
+    if (PyDict_GET_SIZE(cells)) {
+        PyObject *id = PyLong_FromVoidPtr(module);
+        PyObject *cell = id == NULL ? NULL : PyDict_GetItemWithError(cells, id);
+        Py_XDECREF(id);
+        if (cell != NULL)
+            return record_cell(recorder, cell, args, count, result);
+        if (PyErr_Occurred())
+            return FAILED;
+    }
+    int is_one = PyDict_Contains(bound.module_types, (PyObject *)Py_TYPE(module));
+    PyObject **attributes = _PyObject_GetDictPtr(module);
+    if (is_one != 1 || attributes == NULL || *attributes == NULL || !is_empty(PyDict_GetItem(*attributes, name_hooks)) ||
+        !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
+        return is_one < 0 ? FAILED : UNKNOWN;
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    PyObject *states = PyObject_GetAttr(SLOT(recorder, bound.recorder.unchanged), name_modules);
+    if (states == NULL)
+        return FAILED;
+    PyObject *state = PyDict_GetItemWithError(states, module);
+    int is_unchanged = state != NULL && holds(state);
+    Py_DECREF(states);
+    if (!is_unchanged)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    Key key;
+    PyObject *known = NULL;
+    key_start(&key, recorder, module);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
+        int is_tuple = PyTuple_CheckExact(args[i]);
+        Py_ssize_t size = is_tuple ? PyTuple_GET_SIZE(args[i]) : 1;
+        for (Py_ssize_t j = 0; j < size && outcome == FOUND; j++) {
+            PyObject *item = is_tuple ? PyTuple_GET_ITEM(args[i], j) : args[i];
+            outcome = Py_TYPE(item) == bound.handle_type ? key_add_handle(&key, recorder, item) : UNKNOWN;
+        }
+    }
+    if (outcome == FOUND)
+        outcome = key_find(&key, recorder, &known);
+    if (outcome == FOUND && !has_plain_results(known))
+        outcome = UNKNOWN;
+    if (outcome == FOUND) {
+        *result = add_node(&key, recorder, known);
+        outcome = *result == NULL ? FAILED : FOUND;
+    }
+    key_drop(&key);
+    return outcome;
+}
+
+/* ---- What torch reports to the mode of a recording: (mode, function, types, args, kwargs). */
+
+static Outcome record_number(PyObject *recorder, PyObject *args, PyObject **result)
+{
+    if (PyTuple_GET_SIZE(args) != 1 || !PyLong_CheckExact(PyTuple_GET_ITEM(args, 0)))
+        return UNKNOWN;
+    PyObject *number = PyTuple_GET_ITEM(args, 0), *current = PyObject_GetAttr(bound.scope, name_recorder);
+    if (current == NULL)
+        return FAILED;
+    int is_current = current == recorder;
+    Py_DECREF(current);
+    if (!is_current || !PyList_CheckExact(SLOT(recorder, bound.recorder.op_of_node)))
+        return UNKNOWN;
+    PyObject *column = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.column_of_number), (PyObject *)&PyLong_Type);
+    if (column == NULL)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    long value = add_number(recorder, column, number);
+    PyObject *depth = value < 0 ? NULL : PyLong_FromLong(0);
+    *result = depth == NULL ? NULL : new_handle(recorder, value, SLOT(column, bound.column.type), depth);
+    Py_XDECREF(depth);
+    if (*result != NULL &&
+        PyDict_SetItem(SLOT(recorder, bound.recorder.number_of_input), SLOT(*result, bound.handle.value), number) < 0)
+        Py_CLEAR(*result);
+    return *result == NULL ? FAILED : FOUND;
+}
+
+static Outcome record_reported(PyObject *const *given, Py_ssize_t count, PyObject **result)
+{
+    if (count < 4 || !PyTuple_CheckExact(given[3]))
+        return UNKNOWN;
+    PyObject *function = given[1], *args = given[3], *kwargs = count > 4 ? given[4] : Py_None;
+    PyObject *recorder = PyObject_GetAttr(given[0], name_own_recorder);
+    if (recorder == NULL)
+        return FAILED;
+    Outcome outcome = UNKNOWN;
+    if (Py_TYPE(recorder) != bound.recorder_type)
+        goto done;
+    int has_settings = kwargs != Py_None && PyDict_CheckExact(kwargs) && PyDict_GET_SIZE(kwargs);
+    if (function == bound.make_tensor && !has_settings) {
+        outcome = record_number(recorder, args, result);
+        goto done;
+    }
+    PyObject *const *items = ((PyTupleObject *)args)->ob_item;
+    if (!has_settings) {
+        outcome = record_function(recorder, function, items, PyTuple_GET_SIZE(args), NULL, NULL, result);
+        goto done;
+    }
+    if (PyDict_GET_SIZE(kwargs) > MOST_PARTS)
+        goto done;
+    PyObject *named[MOST_PARTS], *name, *value, *names = PyTuple_New(PyDict_GET_SIZE(kwargs));
+    if (names == NULL) {
+        outcome = FAILED;
+        goto done;
+    }
+    Py_ssize_t position = 0, i = 0;
+    while (PyDict_Next(kwargs, &position, &name, &value)) {
+        PyTuple_SET_ITEM(names, i, Py_NewRef(name));
+        named[i++] = value;
+    }
+    outcome = record_function(recorder, function, items, PyTuple_GET_SIZE(args), names, named, result);
+    Py_DECREF(names);
+done:
+    Py_DECREF(recorder);
+    return outcome;
+}
+
+/* ---- Methods that try this first. Those of a recorder are given (recorder, cell or module, args, settings); they are not `__call__`
+   itself, because torch.compile must be able to read that. */
+
+typedef enum { CELL, MODULE, METHOD, REFLECTED, REPORTED } Kind;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Kind kind;
+    PyObject *otherwise; /* the Python function */
+    PyObject *function;  /* what a method records, or NULL */
+    PyObject *weak, *attributes;
+} Known;
+
+static Outcome recorded(Known *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **result)
+{
+    if (!bound.is_bound || count == 0)
+        return UNKNOWN;
+    if (self->kind == METHOD || self->kind == REFLECTED) {
+        if (Py_TYPE(args[0]) != bound.handle_type)
+            return UNKNOWN;
+        PyObject *recorder = SLOT(args[0], bound.handle.recorder);
+        if (self->kind == METHOD)
+            return record_function(recorder, self->function, args, count, names, args + count, result);
+        if (count != 2)
+            return UNKNOWN;
+        PyObject *swapped[2] = {args[1], args[0]};
+        return record_function(recorder, self->function, swapped, 2, NULL, NULL, result);
+    }
+    if (names != NULL && PyTuple_GET_SIZE(names))
+        return UNKNOWN;
+    if (self->kind == REPORTED)
+        return record_reported(args, count, result);
+    if (count != 4 || !PyTuple_CheckExact(args[2]) || !is_empty(args[3]))
+        return UNKNOWN;
+    PyObject *const *items = ((PyTupleObject *)args[2])->ob_item;
+    return (self->kind == CELL ? record_cell : record_module)(args[0], args[1], items, PyTuple_GET_SIZE(args[2]), result);
+}
+
+static PyObject *known_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Known *self = (Known *)callable;
+    PyObject *result = NULL;
+    switch (recorded(self, args, PyVectorcall_NARGS(flags), names, &result)) {
+    case FOUND:
+        return result;
+    case FAILED:
+        return NULL;
+    default:
+        return PyObject_Vectorcall(self->otherwise, args, flags & ~PY_VECTORCALL_ARGUMENTS_OFFSET, names);
+    }
+}
+
+static PyObject *known_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static int known_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Known *)self)->otherwise);
+    Py_VISIT(((Known *)self)->function);
+    Py_VISIT(((Known *)self)->attributes);
+    return 0;
+}
+
+static int known_clear(PyObject *self)
+{
+    Py_CLEAR(((Known *)self)->otherwise);
+    Py_CLEAR(((Known *)self)->function);
+    Py_CLEAR(((Known *)self)->attributes);
+    return 0;
+}
+
+static void known_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    PyObject_ClearWeakRefs(self);
+    known_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef known_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(Known, otherwise), READONLY, "The Python function that this stands before."},
+    {NULL},
+};
+
+static PyTypeObject KnownType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "foldloom.lazy._known.Known",
+    .tp_doc = "A Python function, asked only where a call is not of a known signature.",
+    .tp_basicsize = sizeof(Known),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Known, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = known_get,
+    .tp_traverse = known_traverse,
+    .tp_clear = known_clear,
+    .tp_dealloc = known_dealloc,
+    .tp_weaklistoffset = offsetof(Known, weak),
+    .tp_dictoffset = offsetof(Known, attributes),
+    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_setattro = PyObject_GenericSetAttr,
+    .tp_members = known_members,
+};
+
+static PyObject *new_known(Kind kind, PyObject *otherwise, PyObject *function)
+{
+    Known *self = PyObject_GC_New(Known, &KnownType);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = known_call;
+    self->kind = kind;
+    self->otherwise = Py_NewRef(otherwise);
+    self->function = Py_XNewRef(function);
+    self->weak = NULL;
+    self->attributes = NULL;
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+static PyObject *cell(PyObject *module, PyObject *otherwise) { return new_known(CELL, otherwise, NULL); }
+static PyObject *module_call(PyObject *module, PyObject *otherwise) { return new_known(MODULE, otherwise, NULL); }
+static PyObject *reported(PyObject *module, PyObject *otherwise) { return new_known(REPORTED, otherwise, NULL); }
+
+static PyObject *method(PyObject *module, PyObject *args)
+{
+    PyObject *function, *otherwise;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(METHOD, otherwise, function) : NULL;
+}
+
+static PyObject *reflected(PyObject *module, PyObject *args)
+{
+    PyObject *function, *otherwise;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(REFLECTED, otherwise, function) : NULL;
+}
+
+/* ---- Binding. */
+
+static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
+{
+    PyObject *member = PyObject_GetAttrString(type, name);
+    if (member == NULL)
+        return -1;
+    if (Py_TYPE(member) != &PyMemberDescr_Type) {
+        PyErr_Format(PyExc_TypeError, "%s of %R is not one of its __slots__", name, type);
+        Py_DECREF(member);
+        return -1;
+    }
+    *offset = ((PyMemberDescrObject *)member)->d_member->offset;
+    Py_DECREF(member);
+    return 0;
+}
+
+static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"handle",       "recorder",       "known",       "column",     "is_grad_enabled", "is_autocast_enabled",
+                            "scope",        "handlers",       "module_types", "parameter", "plain_types",     "note_views",
+                            "make_tensor",  NULL};
+    PyObject *handle, *recorder, *known, *column;
+    PyObject *others[9];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOO", names, &handle, &recorder, &known, &column, &others[0],
+                                     &others[1], &others[2], &others[3], &others[4], &others[5], &others[6], &others[7],
+                                     &others[8]))
+        return NULL;
+    struct { PyObject *type; const char *name; Py_ssize_t *offset; } slots[] = {
+        {handle, "_recorder", &bound.handle.recorder},
+        {handle, "_value", &bound.handle.value},
+        {handle, "_type", &bound.handle.type},
+        {handle, "_depth", &bound.handle.depth},
+        {recorder, "op_of_node", &bound.recorder.op_of_node},
+        {recorder, "operands", &bound.recorder.operands},
+        {recorder, "depth_of_node", &bound.recorder.depth_of_node},
+        {recorder, "value_count", &bound.recorder.value_count},
+        {recorder, "base_depth", &bound.recorder.base_depth},
+        {recorder, "_calls", &bound.recorder.calls},
+        {recorder, "_grad", &bound.recorder.grad},
+        {recorder, "_autocast", &bound.recorder.autocast},
+        {recorder, "_column_of_number", &bound.recorder.column_of_number},
+        {recorder, "_number_of_input", &bound.recorder.number_of_input},
+        {recorder, "unchanged", &bound.recorder.unchanged},
+        {recorder, "_cells", &bound.recorder.cells},
+        {known, "op_number", &bound.known.op_number},
+        {known, "output_types", &bound.known.output_types},
+        {known, "returns_one", &bound.known.returns_one},
+        {known, "returns_tuple", &bound.known.returns_tuple},
+        {known, "shares_with", &bound.known.shares_with},
+        {known, "is_operand", &bound.known.is_operand},
+        {known, "is_ragged", &bound.known.is_ragged},
+        {column, "op_number", &bound.column.op_number},
+        {column, "type", &bound.column.type},
+        {column, "values", &bound.column.values},
+    };
+    for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
+        if (find_slot(slots[i].type, slots[i].name, slots[i].offset) < 0)
+            return NULL;
+    bound.handle_type = (PyTypeObject *)Py_NewRef(handle);
+    bound.recorder_type = (PyTypeObject *)Py_NewRef(recorder);
+    bound.known_type = (PyTypeObject *)Py_NewRef(known);
+    PyObject **places[] = {&bound.is_grad_enabled, &bound.is_autocast_enabled, &bound.scope,       &bound.handlers, &bound.module_types,
+                           &bound.parameter_type,  &bound.plain_types,         &bound.note_views, &bound.make_tensor};
+    for (size_t i = 0; i < 9; i++)
+        *places[i] = Py_NewRef(others[i]);
+    bound.is_bound = 1;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
+    {"cell", cell, METH_O, "For the method of a recorder that records a cell."},
+    {"module", module_call, METH_O, "For the method of a recorder that records a module."},
+    {"reported", reported, METH_O, "For the method of a mode that torch reports calls to."},
+    {"method", method, METH_VARARGS, "For a method of handles, which records a function."},
+    {"reflected", reflected, METH_VARARGS, "For one that takes its two arguments the other way round."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "foldloom.lazy._known", .m_doc = "Calls of known signatures, recorded without running Python.",
+    .m_size = -1, .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__known(void)
+{
+    struct { PyObject **place; const char *text; } names[] = {
+        {&name_recorder, "recorder"},     {&name_own_recorder, "_recorder"}, {&name_modules, "modules"},
+        {&name_training, "training"},     {&name_parameters, "_parameters"}, {&name_parts, "_modules"},
+        {&name_hooks, "_forward_hooks"}, {&name_pre_hooks, "_forward_pre_hooks"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return NULL;
+    return PyType_Ready(&KnownType) < 0 ? NULL : PyModule_Create(&definition);
+}

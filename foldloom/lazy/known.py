@@ -1,0 +1,49 @@
+"""Decorators for what is called once for every node: calls of known signatures are recorded in C, others are left to Python.
+
+Where `_known.c` was not compiled, everything is left to Python, which takes twice as long and comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Otherwise = TypeVar("Otherwise", bound=Callable[..., Any])
+
+try:
+    from foldloom.lazy import _known
+except ImportError:
+    _known = None  # type: ignore[assignment]
+
+is_compiled = _known is not None
+
+
+def cell(otherwise: Otherwise) -> Otherwise:
+    """For the method of a recorder that records a cell."""
+    return _known.cell(otherwise) if is_compiled else otherwise
+
+
+def module(otherwise: Otherwise) -> Otherwise:
+    """For the method of a recorder that records a module."""
+    return _known.module(otherwise) if is_compiled else otherwise
+
+
+def reported(otherwise: Otherwise) -> Otherwise:
+    """For the method of a mode that torch reports calls to."""
+    return _known.reported(otherwise) if is_compiled else otherwise
+
+
+def method(function: Any, otherwise: Otherwise) -> Otherwise:
+    """For a method of handles, which records a function."""
+    return _known.method(function, otherwise) if is_compiled else otherwise
+
+
+def reflected(function: Any, otherwise: Otherwise) -> Otherwise:
+    """For one that takes its two arguments the other way round."""
+    return _known.reflected(function, otherwise) if is_compiled else otherwise
+
+
+def bind(**meant: Any) -> None:
+    """Say what types and functions are meant."""
+    if is_compiled:
+        _known.bind(**meant)
