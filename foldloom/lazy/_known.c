@@ -17,8 +17,9 @@
 
 static struct {
     int is_bound;
-    PyTypeObject *handle_type, *recorder_type, *known_type;
-    struct { Py_ssize_t recorder, value, type, depth; } handle;
+    PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
+    struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
+    struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
     struct { Py_ssize_t op_of_node, operands, depth_of_node, value_count, base_depth, calls, grad, autocast,
                         column_of_number, number_of_input, unchanged, cells; } recorder;
     struct { Py_ssize_t op_number, output_types, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
@@ -29,7 +30,7 @@ static struct {
     PyObject *module_types;                          /* modules that count as one operation */
     PyObject *parameter_type;
     PyObject *plain_types;                           /* of settings that a key holds as they are */
-    PyObject *note_views;
+    PyObject *may_copy;                              /* functions whose results are views or not, which Python finds out */
     PyObject *make_tensor;                           /* torch.tensor */
 } bound;
 
@@ -326,6 +327,48 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
 
 /* ---- Functions. */
 
+/* What a call returned shares memory with its first argument: see `aliases.note_views`. */
+static int note_views(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                      PyObject *const *named, PyObject *result)
+{
+    PyObject *base = args[0], *group = bound.views_type->tp_alloc(bound.views_type, 0), *weak_group = NULL;
+    int is_one = Py_TYPE(result) == bound.handle_type, failed = group == NULL;
+    Py_ssize_t size = is_one ? 1 : PyTuple_GET_SIZE(result);
+    if (failed)
+        return -1;
+    PyObject *tuple = PyTuple_New(count), *settings = PyDict_New(), *weak_views = PyList_New(size);
+    SLOT(group, bound.views.base) = Py_NewRef(base);
+    SLOT(group, bound.views.function) = Py_NewRef(function);
+    SLOT(group, bound.views.args) = tuple;
+    SLOT(group, bound.views.kwargs) = settings;
+    SLOT(group, bound.views.views) = weak_views;
+    SLOT(group, bound.views.grad_enabled) = Py_NewRef(SLOT(recorder, bound.recorder.grad));
+    failed = tuple == NULL || settings == NULL || weak_views == NULL;
+    for (Py_ssize_t i = 0; !failed && i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; !failed && names != NULL && i < PyTuple_GET_SIZE(names); i++)
+        failed = PyDict_SetItem(settings, PyTuple_GET_ITEM(names, i), named[i]) < 0;
+    for (Py_ssize_t i = 0; !failed && i < size; i++) {
+        PyObject *view = is_one ? result : PyTuple_GET_ITEM(result, i);
+        PyObject *weak = PyWeakref_NewRef(view, NULL), *number = is_one ? Py_NewRef(Py_None) : PyLong_FromSsize_t(i);
+        PyObject *source = number == NULL ? NULL : PyTuple_Pack(2, group, number);
+        Py_XDECREF(number);
+        failed = weak == NULL || source == NULL;
+        if (weak != NULL)
+            PyList_SET_ITEM(weak_views, i, weak);
+        SLOT(view, bound.handle.source) = source;
+    }
+    if (!failed)
+        failed = (weak_group = PyWeakref_NewRef(group, NULL)) == NULL;
+    if (!failed && SLOT(base, bound.handle.views) == NULL)
+        failed = (SLOT(base, bound.handle.views) = PyList_New(0)) == NULL;
+    if (!failed)
+        failed = PyList_Append(SLOT(base, bound.handle.views), weak_group) < 0;
+    Py_XDECREF(weak_group);
+    Py_DECREF(group);
+    return failed ? -1 : 0;
+}
+
 static Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
                                PyObject *const *named, PyObject **result)
 {
@@ -349,29 +392,17 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
     if (outcome == FOUND) {
         PyObject *shares_with = SLOT(known, bound.known.shares_with);
         int is_view = shares_with != Py_None;
-        if (!has_plain_results(known) || SLOT(known, bound.known.is_operand) == Py_True ||
-            (is_view && (!is_zero(shares_with) || Py_TYPE(args[0]) != bound.handle_type)))
+        int may_copy = is_view ? PySet_Contains(bound.may_copy, function) : 0;
+        if (may_copy < 0)
+            outcome = FAILED;
+        else if (may_copy || !has_plain_results(known) || SLOT(known, bound.known.is_operand) == Py_True ||
+                 (is_view && (count == 0 || !is_zero(shares_with) || Py_TYPE(args[0]) != bound.handle_type)))
             outcome = UNKNOWN;
         else {
             *result = add_node(&key, recorder, known);
+            if (*result != NULL && is_view && note_views(recorder, function, args, count, names, named, *result) < 0)
+                Py_CLEAR(*result);
             outcome = *result == NULL ? FAILED : FOUND;
-            if (outcome == FOUND && is_view) {
-                PyObject *tuple = PyTuple_New(count), *settings = PyDict_New(), *noted = NULL;
-                int failed = tuple == NULL || settings == NULL;
-                for (Py_ssize_t i = 0; !failed && i < count; i++)
-                    PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-                for (Py_ssize_t i = 0; !failed && names != NULL && i < PyTuple_GET_SIZE(names); i++)
-                    failed = PyDict_SetItem(settings, PyTuple_GET_ITEM(names, i), named[i]) < 0;
-                if (!failed)
-                    noted = PyObject_CallFunctionObjArgs(bound.note_views, function, tuple, settings, *result, args[0], NULL);
-                Py_XDECREF(tuple);
-                Py_XDECREF(settings);
-                if (noted == NULL) {
-                    Py_CLEAR(*result);
-                    outcome = FAILED;
-                }
-                Py_XDECREF(noted);
-            }
         }
     }
     key_drop(&key);
@@ -684,12 +715,12 @@ static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
 
 static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"handle",       "recorder",       "known",       "column",     "is_grad_enabled", "is_autocast_enabled",
-                            "scope",        "handlers",       "module_types", "parameter", "plain_types",     "note_views",
-                            "make_tensor",  NULL};
-    PyObject *handle, *recorder, *known, *column;
+    static char *names[] = {"handle",   "recorder",    "known",        "column",    "views",       "is_grad_enabled", "is_autocast_enabled",
+                            "scope",    "handlers",    "module_types", "parameter", "plain_types", "may_copy",        "make_tensor",
+                            NULL};
+    PyObject *handle, *recorder, *known, *column, *views;
     PyObject *others[9];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOO", names, &handle, &recorder, &known, &column, &others[0],
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOOO", names, &handle, &recorder, &known, &column, &views, &others[0],
                                      &others[1], &others[2], &others[3], &others[4], &others[5], &others[6], &others[7],
                                      &others[8]))
         return NULL;
@@ -698,6 +729,14 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {handle, "_value", &bound.handle.value},
         {handle, "_type", &bound.handle.type},
         {handle, "_depth", &bound.handle.depth},
+        {handle, "_source", &bound.handle.source},
+        {handle, "_views", &bound.handle.views},
+        {views, "base", &bound.views.base},
+        {views, "function", &bound.views.function},
+        {views, "args", &bound.views.args},
+        {views, "kwargs", &bound.views.kwargs},
+        {views, "grad_enabled", &bound.views.grad_enabled},
+        {views, "_views", &bound.views.views},
         {recorder, "op_of_node", &bound.recorder.op_of_node},
         {recorder, "operands", &bound.recorder.operands},
         {recorder, "depth_of_node", &bound.recorder.depth_of_node},
@@ -727,8 +766,9 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
     bound.handle_type = (PyTypeObject *)Py_NewRef(handle);
     bound.recorder_type = (PyTypeObject *)Py_NewRef(recorder);
     bound.known_type = (PyTypeObject *)Py_NewRef(known);
+    bound.views_type = (PyTypeObject *)Py_NewRef(views);
     PyObject **places[] = {&bound.is_grad_enabled, &bound.is_autocast_enabled, &bound.scope,       &bound.handlers, &bound.module_types,
-                           &bound.parameter_type,  &bound.plain_types,         &bound.note_views, &bound.make_tensor};
+                           &bound.parameter_type,  &bound.plain_types,         &bound.may_copy,   &bound.make_tensor};
     for (size_t i = 0; i < 9; i++)
         *places[i] = Py_NewRef(others[i]);
     bound.is_bound = 1;

@@ -18,7 +18,7 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from foldloom.errors import ArgumentError
 from foldloom.graph import Type
 from foldloom.lazy import known as known_calls
-from foldloom.lazy.aliases import id_of_memory, is_strided, note_views, row_handles
+from foldloom.lazy.aliases import MAY_COPY, id_of_memory, is_strided, note_views, row_handles
 from foldloom.lazy.calls import leaves_of, rebuilt
 from foldloom.lazy.cell import Cell, cell_of_module
 from foldloom.lazy.changes import call_in_place, replace, set_item
@@ -30,7 +30,7 @@ from foldloom.lazy.rules.base import forms
 from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused, scope
 from foldloom.lazy.signatures import KnownCall, frozen_settings
-from foldloom.lazy.tensor import LazyTensor, computed
+from foldloom.lazy.tensor import LazyTensor, Views, computed
 from foldloom.lazy.unchanged import holds
 from foldloom.schedulers import Scheduler
 
@@ -395,6 +395,7 @@ known_calls.bind(
     recorder=Recorder,
     known=KnownCall,
     column=InputColumn,
+    views=Views,
     is_grad_enabled=is_grad_enabled,
     is_autocast_enabled=is_any_autocast_enabled,
     scope=scope,
@@ -402,6 +403,6 @@ known_calls.bind(
     module_types=MODULES,
     parameter=_Parameter,
     plain_types=_STATIC | {float},
-    note_views=note_views,
+    may_copy=MAY_COPY,
     make_tensor=torch.tensor,
 )
