@@ -165,14 +165,16 @@ class OverSequences(SentenceProgram, Recorded):
         super().__init__(read, given)
         model = self.task.model
         self.reader = SpellingReader(model) if isinstance(model, CharacterTagger) else SentenceReader(model)
-        self.batched = fl.batch(self.reader, stack=True)
+        # By depth, sentences in which every word is known would be read before the others, by steps of their own.
+        self.scheduler = fl.ByAgenda()
+        self.batched = fl.batch(self.reader, stack=True, scheduler=self.scheduler)
         self.examples = self.task.examples
 
     def record(self, example: Any) -> fl.Recording:
         return fl.record(self.reader, example)
 
     def plan(self, recordings: list[fl.Recording]) -> Any:
-        return fl.plan(recordings)
+        return fl.plan(recordings, self.scheduler)
 
     def run(self, batch: Any) -> Tensor:
         states, tags = (self.batched if isinstance(batch, list) else self.batched.run)(batch)
