@@ -141,8 +141,8 @@ class Slots(NamedTuple):
     def rows_of_node(self) -> Ints:
         if self.rows is None:
             return self.of_node
-        total = np.append(0, np.cumsum(self.rows))
-        ends = np.cumsum(self.of_node)
+        total = np.append(0, self.rows.cumsum())
+        ends = self.of_node.cumsum()
         rows: Ints = total[ends] - total[ends - self.of_node]
         return rows
 
@@ -228,7 +228,7 @@ class Graph:
 
 def starts_of(counts: Ints) -> Ints:
     """Where each of several consecutive runs begins."""
-    ends = np.cumsum(counts)
+    ends = counts.cumsum()
     return ends - counts
 
 
@@ -252,10 +252,10 @@ def merge(graphs: Sequence[Graph]) -> Graph:
     return Graph(
         ops=ops,
         op_of_node=op_of_node,
-        operands=concatenate([graph.operands for graph in graphs]) + np.repeat(value_offsets, operand_counts),
+        operands=concatenate([graph.operands for graph in graphs]) + value_offsets.repeat(operand_counts),
         depth_of_node=concatenate([graph.depth_of_node for graph in graphs]),
         nodes_of_example=concatenate([graph.nodes_of_example for graph in graphs]),
-        outputs=concatenate([graph.outputs for graph in graphs]) + np.repeat(value_offsets, output_counts),
+        outputs=concatenate([graph.outputs for graph in graphs]) + value_offsets.repeat(output_counts),
         value_count=int(value_counts.sum()),
         lengths=concatenate([graph.lengths for graph in graphs if len(graph.lengths)]),
     )
@@ -276,4 +276,4 @@ def _merge_ops(graphs: Sequence[Graph], node_counts: Ints) -> tuple[tuple[Op, ..
     if len(first_of_table) == 1:
         return graphs[0].ops, op_of_node
     first_op = np.array([first_of_table[id(graph.ops)] for graph in graphs], np.int64)
-    return tuple(number_of_op), np.array(renumbering, np.int64)[op_of_node + np.repeat(first_op, node_counts)]
+    return tuple(number_of_op), np.array(renumbering, np.int64)[op_of_node + first_op.repeat(node_counts)]

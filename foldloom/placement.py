@@ -78,12 +78,12 @@ def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlie
     mixed = _mixed_constants(graph, operand_values, operands.size) if placed is None else None
     rows = _place_values(graph, runs, mixed, placed, earlier)
 
-    outputs_by_arena = np.argsort(rows.arena_of_value[graph.outputs], kind="stable")
+    outputs_by_arena = rows.arena_of_value[graph.outputs].argsort(kind="stable")
     output_values = graph.outputs[outputs_by_arena]
     output_blocks = np.bincount(rows.arena_of_value[output_values], minlength=len(rows.arenas))
     output_blocks = output_blocks[output_blocks > 0]
     block_of_output = np.empty(len(graph.outputs), np.int64)
-    block_of_output[outputs_by_arena] = np.repeat(np.arange(len(output_blocks)), output_blocks)
+    block_of_output[outputs_by_arena] = np.arange(len(output_blocks)).repeat(output_blocks)
     row_of_output = np.empty(len(graph.outputs), np.int64)
     row_of_output[outputs_by_arena] = _count_up(output_blocks)
 
@@ -93,9 +93,7 @@ def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlie
         rows,
         np.concatenate([operand_values, output_values]),
         np.concatenate([operands.size, output_blocks]),
-        np.repeat(
-            np.arange(len(arity_of_run) + len(output_blocks)), np.append(arity_of_run, np.ones_like(output_blocks))
-        ),
+        np.arange(len(arity_of_run) + len(output_blocks)).repeat(np.append(arity_of_run, np.ones_like(output_blocks))),
         _Ragged.of(graph, runs, rows, operands),
         outputs=len(output_blocks),
     )
@@ -139,31 +137,31 @@ class _Ragged(NamedTuple):
 
 def _blocks(slots: Slots, types_of_op: list[tuple[Type, ...]], runs: _Runs) -> _Blocks:
     slots_of_run = np.array([len(types) for types in types_of_op], np.int64)[runs.op]
-    members = np.repeat(runs.size, slots_of_run)
+    members = runs.size.repeat(slots_of_run)
     order = _slot_by_slot(starts_of(slots.of_node)[runs.nodes], runs.size, slots_of_run)
     if slots.rows is None:
         return _Blocks(order, members, members, None)
     rows = slots.rows[order]
-    total = np.append(0, np.cumsum(rows))
-    ends = np.cumsum(members)
+    total = np.append(0, rows.cumsum())
+    ends = members.cumsum()
     ragged = np.array([type.ragged for op in runs.op.tolist() for type in types_of_op[op]], bool)
     return _Blocks(
         numbers=runs_of(starts_of(slots.rows)[order], rows),
         size=total[ends] - total[ends - members],
         members=members,
-        lengths=rows[np.repeat(ragged, members)],
+        lengths=rows[ragged.repeat(members)],
     )
 
 
 def _order_nodes(graph: Graph, step_of_node: Ints) -> _Runs:
-    by_size = np.argsort(-graph.nodes_of_example, kind="stable")
+    by_size = (-graph.nodes_of_example).argsort(kind="stable")
     sizes = graph.nodes_of_example[by_size]
-    nodes = np.repeat(starts_of(graph.nodes_of_example)[by_size], sizes) + _count_up(sizes)
+    nodes = starts_of(graph.nodes_of_example)[by_size].repeat(sizes) + _count_up(sizes)
     # Inputs come before the steps, under numbers of their own.
     run = np.where(step_of_node < 0, graph.op_of_node, step_of_node + len(graph.ops))[nodes]
     run_sizes = np.bincount(run)
     nodes = nodes[_stable_order(run, len(run_sizes))]
-    used = np.flatnonzero(run_sizes)
+    used = run_sizes.nonzero()[0]
     run_sizes = run_sizes[used]
     return _Runs(
         nodes=nodes,
@@ -184,7 +182,7 @@ def _mixed_constants(graph: Graph, operands: Ints, block_sizes: Ints) -> set[int
     origin = origin_of_op[graph.op_of_node[graph.node_of_value[operands]]]
     first = starts_of(block_sizes)
     mixed = np.minimum.reduceat(origin, first) != np.maximum.reduceat(origin, first)
-    return set(origin[np.repeat(mixed, block_sizes)].tolist()) - {-1}
+    return set(origin[mixed.repeat(block_sizes)].tolist()) - {-1}
 
 
 def _place_values(
@@ -207,7 +205,7 @@ def _place_values(
     new_runs = runs if earlier is None else _without_earlier(graph, runs)
     outputs = _blocks(graph.output_slots, new_types, new_runs)
     arena_of_block = np.array([arena for op in new_runs.op.tolist() for arena in arenas_of_op[op]], np.int64)
-    arena_in_order = np.repeat(arena_of_block, outputs.size)
+    arena_in_order = arena_of_block.repeat(outputs.size)
     values = outputs.numbers
     arena_of_value = np.empty(graph.value_count, np.int64)
     arena_of_value[values] = arena_in_order
@@ -227,7 +225,7 @@ def _place_values(
     ]
     # The rows of a block follow the rows of the blocks before it in the same arena.
     before = np.zeros(len(arena_of_block), np.int64)
-    by_block = np.argsort(arena_of_block, kind="stable")
+    by_block = arena_of_block.argsort(kind="stable")
     before[by_block] = starts_of(outputs.size[by_block])
     first_of_arena = np.array(kept, np.int64) - starts_of(sizes)
     first_rows = (before + first_of_arena[arena_of_block]).tolist()
@@ -237,7 +235,7 @@ def _place_values(
 
 def _without_earlier(graph: Graph, runs: _Runs) -> _Runs:
     is_new = np.array([op.key != EARLIER for op in graph.ops], bool)[runs.op]
-    return _Runs(runs.nodes[np.repeat(is_new, runs.size)], runs.op[is_new], runs.size[is_new], runs.input_runs)
+    return _Runs(runs.nodes[is_new.repeat(runs.size)], runs.op[is_new], runs.size[is_new], runs.input_runs)
 
 
 def _read_blocks(
@@ -270,7 +268,7 @@ def _read_blocks(
         & (first_length[1:] < 0)
         & (first_length[:-1] < 0)
     )
-    leader = np.flatnonzero(leads)
+    leader = leads.nonzero()[0]
     accesses = (Access.SLICE, Access.BROADCAST, Access.GATHER)
     reads = map(
         Read,
@@ -281,7 +279,7 @@ def _read_blocks(
         np.diff(np.append(leader, len(first))).tolist(),
         first_length[leader].tolist(),
     )
-    return list(reads), np.bincount(step_of_block[leader]).tolist(), row[np.repeat(gathers, block_sizes)]
+    return list(reads), np.bincount(step_of_block[leader]).tolist(), row[gathers.repeat(block_sizes)]
 
 
 def _shape_of_blocks(
@@ -313,7 +311,7 @@ def _input_order(graph: Graph, runs: _Runs) -> Ints:
     start = 0
     for op, size in zip(runs.op[: runs.input_runs].tolist(), runs.size.tolist(), strict=False):
         if graph.ops[op].key != EARLIER:
-            number_of_node = np.cumsum(graph.op_of_node == op) - 1
+            number_of_node = (graph.op_of_node == op).cumsum() - 1
             orders.append(number_of_node[runs.nodes[start : start + size]])
         start += size
     return concatenate(orders)
@@ -344,17 +342,17 @@ def _steps(
 
 def _slot_by_slot(first: Ints, run_sizes: Ints, slots_of_run: Ints) -> Ints:
     """Numbers that stand node by node (``first``, and one for each slot), reordered to run, slot, member."""
-    block_sizes = np.repeat(run_sizes, slots_of_run)
-    first_member = np.repeat(starts_of(run_sizes), slots_of_run)
-    member = np.arange(int(block_sizes.sum())) + np.repeat(first_member - starts_of(block_sizes), block_sizes)
-    return first[member] + np.repeat(_count_up(slots_of_run), block_sizes)
+    block_sizes = run_sizes.repeat(slots_of_run)
+    first_member = starts_of(run_sizes).repeat(slots_of_run)
+    member = np.arange(int(block_sizes.sum())) + (first_member - starts_of(block_sizes)).repeat(block_sizes)
+    return first[member] + _count_up(slots_of_run).repeat(block_sizes)
 
 
 def _stable_order(numbers: Ints, bound: int) -> Ints:
     """The order that sorts numbers below a bound. numpy sorts small ones by radix, several times faster."""
-    return np.argsort(numbers.astype(np.int16) if bound < 2**15 else numbers, kind="stable")
+    return (numbers.astype(np.int16) if bound < 2**15 else numbers).argsort(kind="stable")
 
 
 def _count_up(counts: Ints) -> Ints:
     """0, 1, ... anew for each run."""
-    return np.arange(int(counts.sum())) - np.repeat(starts_of(counts), counts)
+    return np.arange(int(counts.sum())) - starts_of(counts).repeat(counts)

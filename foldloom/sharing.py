@@ -116,12 +116,12 @@ def _first_of_equals(keys: Ints) -> Ints:
 def _without(graph: Graph, is_alike: np.ndarray, same: Ints) -> Graph:
     """The graph without these nodes; who read them reads those that ask the same."""
     is_kept = ~is_alike
-    value_is_kept = np.repeat(is_kept, graph.width_of_node)
-    number = np.cumsum(value_is_kept) - 1
+    value_is_kept = is_kept.repeat(graph.width_of_node)
+    number = value_is_kept.cumsum() - 1
     return Graph(
         ops=graph.ops,
         op_of_node=graph.op_of_node[is_kept],
-        operands=number[same[graph.operands[np.repeat(is_kept, graph.arity_of_node)]]],
+        operands=number[same[graph.operands[is_kept.repeat(graph.arity_of_node)]]],
         depth_of_node=graph.depth_of_node[is_kept],
         nodes_of_example=np.bincount(graph.example_of_node[is_kept], minlength=graph.example_count),
         outputs=number[same[graph.outputs]],

@@ -55,10 +55,10 @@ def _in_pieces(step_of_node: Ints, largest: int) -> Ints:
     if not len(sizes) or pieces.max() == 1:
         return step_of_node
     piece_size = -(-sizes // np.maximum(pieces, 1))
-    by_step = np.argsort(steps, kind="stable")
+    by_step = steps.argsort(kind="stable")
     rank = np.arange(len(steps)) - np.repeat(starts_of(sizes), sizes)
     result = np.full_like(step_of_node, UNSCHEDULED)
-    result[scheduled[by_step]] = np.repeat(starts_of(pieces), sizes) + rank // np.repeat(piece_size, sizes)
+    result[scheduled[by_step]] = np.repeat(starts_of(pieces), sizes) + rank // piece_size.repeat(sizes)
     return result
 
 

@@ -24,8 +24,8 @@ class ByAgenda(Scheduler):
         depth_total = np.bincount(graph.op_of_node, graph.depth_of_node, minlength=len(graph.ops))
         mean_depth = depth_total / np.maximum(1, np.bincount(graph.op_of_node, minlength=len(graph.ops)))
         # Ops of equal mean depth run in the order in which they were first recorded.
-        order = np.argsort(np.argsort(mean_depth, kind="stable")).tolist()
-        op_of_order = np.argsort(mean_depth, kind="stable").tolist()
+        order = np.argsort(mean_depth.argsort(kind="stable")).tolist()
+        op_of_order = mean_depth.argsort(kind="stable").tolist()
         agenda: list[list[int]] = [[] for _ in graph.ops]
         for node in ready:
             agenda[op_of_node[node]].append(node)
@@ -59,6 +59,6 @@ def _dependencies(graph: Graph) -> tuple[list[int], list[int], list[int], list[i
     reader, source = reader[computed], source[computed]
     waiting_for = np.bincount(reader, minlength=count)
     ready = np.flatnonzero((waiting_for == 0) & (graph.depth_of_node > 0))
-    readers = reader[np.argsort(source, kind="stable")]
+    readers = reader[source.argsort(kind="stable")]
     first_reader = np.append(starts_of(np.bincount(source, minlength=count)), len(readers))
     return ready.tolist(), waiting_for.tolist(), first_reader.tolist(), readers.tolist()

@@ -19,5 +19,5 @@ class ByDepth(Scheduler):
         # Levels are small numbers, so counting them is several times faster than sorting them.
         used = np.zeros(int(level.max(initial=-1)) + 1, bool)
         used[level[computes]] = True
-        step_of_level = np.cumsum(used) - 1
+        step_of_level = used.cumsum() - 1
         return np.where(computes, step_of_level[level], UNSCHEDULED)
