@@ -7,6 +7,7 @@ import os
 import platform
 import random
 import statistics
+import sys
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def interleaved(
     Systems leave caches and the heap in different states for whoever comes next, so every round has another order.
     """
     names = list(systems)
+    shown = progress and sys.stderr.isatty()
     order = random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(-warm_up, rounds):
@@ -33,10 +35,10 @@ def interleaved(
             systems[name](number % rounds)
             if number >= 0:
                 seconds[name].append(time.perf_counter() - start)
-        if progress:
-            print(f"\r  round {number + 1}/{rounds}", end="", flush=True)
-    if progress:
-        print("\r" + " " * 30 + "\r", end="", flush=True)
+        if shown:
+            print(f"\r  round {number + 1}/{rounds}", end="", flush=True, file=sys.stderr)
+    if shown:
+        print("\r" + " " * 30 + "\r", end="", flush=True, file=sys.stderr)
     return seconds
 
 
