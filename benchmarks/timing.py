@@ -7,8 +7,8 @@ import os
 import platform
 import random
 import statistics
-import sys
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
