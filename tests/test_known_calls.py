@@ -32,12 +32,14 @@ class Program(nn.Module):
         self.embed = nn.Embedding(10, 4)
         self.mix = nn.Linear(4, 8)
         self.step = nn.LSTMCell(4, 4)
+        self.nested = fl.cell(nn.LSTMCell(4, 4))
         self.weight = nn.Parameter(torch.randn(4, 4))
 
     def forward(self, word: int) -> Tensor:
         x = self.embed(torch.tensor(word))
         a, b = self.mix(x).chunk(2, dim=-1)
         h, c = self.step(a, (torch.sigmoid(b), b * 0.5))
+        h, c = self.nested(x, (h, c))
         y = self.merge(h, c) @ self.weight + (1 - x)
         y = torch.cat((y, x), dim=-1).clamp(min=0.0, max=3.0).view(2, 4).mean(0)
         return nn.functional.cross_entropy(y, torch.tensor(word % 4)) + nn.functional.softplus(y, beta=2).sum()

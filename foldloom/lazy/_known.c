@@ -95,6 +95,8 @@ static Outcome key_add_handle(Key *key, PyObject *recorder, PyObject *handle)
     return key_add(key, SLOT(handle, bound.handle.type));
 }
 
+static int is_container(PyObject *argument) { return PyTuple_CheckExact(argument) || PyList_CheckExact(argument); }
+
 static int is_zero(PyObject *number)
 {
     return PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) == 0.0 : PyLong_Check(number) && !PyObject_IsTrue(number);
@@ -124,7 +126,7 @@ static Outcome key_add_item(Key *key, PyObject *recorder, PyObject *item)
 
 static Outcome key_add_argument(Key *key, PyObject *recorder, PyObject *argument)
 {
-    if (!PyTuple_CheckExact(argument) && !PyList_CheckExact(argument))
+    if (!is_container(argument))
         return key_add_item(key, recorder, argument);
     Py_ssize_t size = PySequence_Fast_GET_SIZE(argument);
     Outcome outcome = key_add(key, (PyObject *)Py_TYPE(argument));
@@ -290,28 +292,62 @@ static int has_plain_results(PyObject *known)
 
 /* ---- Cells. */
 
+static Outcome key_add_operand(Key *key, PyObject *recorder, PyObject *argument)
+{
+    if (Py_TYPE(argument) == bound.handle_type)
+        return key_add_handle(key, recorder, argument);
+    PyObject *columns = SLOT(recorder, bound.recorder.column_of_number);
+    PyObject *column = PyDict_GetItemWithError(columns, (PyObject *)Py_TYPE(argument));
+    if (column == NULL || key->operand_count == MOST_PARTS)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    key->columns[key->operand_count] = column;
+    key->operands[key->operand_count++] = argument;
+    return key_add(key, SLOT(column, bound.column.type));
+}
+
+/* Adds all leaves of nested arguments, and says how they are nested: see `nesting.flatten`. */
+static Outcome key_add_nested(Key *key, PyObject *recorder, PyObject *kind, PyObject *const *items, Py_ssize_t count, PyObject **nesting)
+{
+    if (Py_EnterRecursiveCall(" in the nested arguments of a cell"))
+        return FAILED;
+    PyObject *parts = PyTuple_New(count);
+    Outcome outcome = parts == NULL ? FAILED : FOUND;
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
+        PyObject *item = items[i], *part = NULL;
+        if (is_container(item))
+            outcome = key_add_nested(key, recorder, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item),
+                                     PySequence_Fast_GET_SIZE(item), &part);
+        else if ((outcome = key_add_operand(key, recorder, item)) == FOUND)
+            part = Py_NewRef(Py_None);
+        PyTuple_SET_ITEM(parts, i, part);
+    }
+    *nesting = outcome == FOUND ? Py_BuildValue("(OnO)", kind, count, parts) : NULL;
+    Py_XDECREF(parts);
+    Py_LeaveRecursiveCall();
+    return outcome == FOUND && *nesting == NULL ? FAILED : outcome;
+}
+
 static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *args, Py_ssize_t count, PyObject **result)
 {
     Outcome outcome = can_record(recorder);
     if (outcome != FOUND)
         return outcome;
+    int is_nested = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        is_nested |= is_container(args[i]);
     Key key;
     key_start(&key, recorder, cell);
-    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
-        if (Py_TYPE(args[i]) == bound.handle_type) {
-            outcome = key_add_handle(&key, recorder, args[i]);
-            continue;
-        }
-        PyObject *columns = SLOT(recorder, bound.recorder.column_of_number);
-        PyObject *column = PyDict_GetItemWithError(columns, (PyObject *)Py_TYPE(args[i]));
-        if (column == NULL || key.operand_count == MOST_PARTS) {
-            outcome = PyErr_Occurred() ? FAILED : UNKNOWN;
-            break;
-        }
-        key.columns[key.operand_count] = column;
-        key.operands[key.operand_count++] = args[i];
-        outcome = key_add(&key, SLOT(column, bound.column.type));
+    if (is_nested) {
+        PyObject *nesting;
+        outcome = key_add_nested(&key, recorder, (PyObject *)&PyTuple_Type, args, count, &nesting);
+        if (outcome == FOUND)
+            outcome = key_take(&key, nesting);
+        if (outcome == FOUND)
+            outcome = key_take(&key, PyTuple_New(0)); /* no settings */
     }
+    else
+        for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+            outcome = key_add_operand(&key, recorder, args[i]);
     PyObject *known = NULL;
     if (outcome == FOUND)
         outcome = key_find(&key, recorder, &known);
