@@ -24,7 +24,7 @@ compiled = pytest.mark.skipif(not known.is_compiled, reason="there was no compil
 
 
 class Program(nn.Module):
-    """Cells, modules, functions, operators, methods, settings of all kinds, views, numbers."""
+    """Cells, modules, functions, operators, methods, settings of all kinds, views, numbers, lists of values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,6 +33,7 @@ class Program(nn.Module):
         self.mix = nn.Linear(4, 8)
         self.step = nn.LSTMCell(4, 4)
         self.nested = fl.cell(nn.LSTMCell(4, 4))
+        self.over = nn.LSTM(4, 4)
         self.weight = nn.Parameter(torch.randn(4, 4))
 
     def forward(self, word: int) -> Tensor:
@@ -41,6 +42,8 @@ class Program(nn.Module):
         h, c = self.step(a, (torch.sigmoid(b), b * 0.5))
         h, c = self.nested(x, (h, c))
         y = self.merge(h, c) @ self.weight + (1 - x)
+        states, (last, _) = self.over(torch.stack([x, h, c] * word))
+        y = y + torch.tanh(states).sum(0) + last.flatten()
         y = torch.cat((y, x), dim=-1).clamp(min=0.0, max=3.0).view(2, 4).mean(0)
         return nn.functional.cross_entropy(y, torch.tensor(word % 4)) + nn.functional.softplus(y, beta=2).sum()
 

@@ -20,10 +20,11 @@ static struct {
     PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
     struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
     struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
-    struct { Py_ssize_t op_of_node, operands, depth_of_node, value_count, base_depth, calls, grad, autocast,
+    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, base_depth, calls, grad, autocast,
                         column_of_number, number_of_input, unchanged, cells; } recorder;
-    struct { Py_ssize_t op_number, output_types, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
+    struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
     struct { Py_ssize_t op_number, type, values; } column;
+    struct { Py_ssize_t ragged; } type;
     PyObject *is_grad_enabled, *is_autocast_enabled; /* torch's */
     PyObject *scope;                                 /* whose attribute `recorder` is where this thread records */
     PyObject *handlers;                              /* functions that Python must see */
@@ -31,7 +32,10 @@ static struct {
     PyObject *parameter_type;
     PyObject *plain_types;                           /* of settings that a key holds as they are */
     PyObject *may_copy;                              /* functions whose results are views or not, which Python finds out */
+    PyObject *rebuilt;                               /* puts results in the nesting of what a call returns */
     PyObject *make_tensor;                           /* torch.tensor */
+    PyObject *stack;                                 /* torch.stack */
+    PyObject *type_of_stack;                         /* by the type of a row */
 } bound;
 
 static PyObject *name_recorder, *name_own_recorder, *name_modules, *name_training, *name_parameters, *name_parts, *name_hooks,
@@ -41,9 +45,10 @@ static PyObject *name_recorder, *name_own_recorder, *name_modules, *name_trainin
 typedef struct {
     PyObject *parts[MOST_PARTS]; /* each owned */
     int size;
-    PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, or numbers that are given */
+    PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, of the rows of ragged ones, or numbers that are given */
     PyObject *columns[MOST_PARTS];  /* borrowed: where a given number goes, or NULL */
     int operand_count, has_handles;
+    Py_ssize_t rows; /* of the ragged operands; -1 if there are none */
     long depth;
 } Key;
 
@@ -55,6 +60,7 @@ static void key_start(Key *key, PyObject *recorder, PyObject *called)
     key->parts[0] = Py_NewRef(called);
     key->size = 1;
     key->operand_count = key->has_handles = 0;
+    key->rows = -1;
     key->depth = PyLong_AsLong(SLOT(recorder, bound.recorder.base_depth));
 }
 
@@ -82,10 +88,16 @@ static Outcome key_add(Key *key, PyObject *part) { return key_take(key, Py_NewRe
 static Outcome key_add_handle(Key *key, PyObject *recorder, PyObject *handle)
 {
     PyObject *value = SLOT(handle, bound.handle.value);
-    if (SLOT(handle, bound.handle.recorder) != recorder || !PyLong_CheckExact(value)) /* foreign, given or ragged */
-        return UNKNOWN;
-    if (key->operand_count == MOST_PARTS)
-        return UNKNOWN;
+    if (SLOT(handle, bound.handle.recorder) != recorder || key->operand_count == MOST_PARTS)
+        return UNKNOWN; /* foreign or given, or too many */
+    if (!PyLong_CheckExact(value)) {
+        Py_ssize_t rows = PySequence_Size(value);
+        if (rows < 0)
+            return FAILED;
+        if (key->rows >= 0 && key->rows != rows)
+            return UNKNOWN;
+        key->rows = rows;
+    }
     long depth = PyLong_AsLong(SLOT(handle, bound.handle.depth));
     if (depth > key->depth)
         key->depth = depth;
@@ -179,7 +191,7 @@ static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
     Py_DECREF(tuple);
     if (*known == NULL)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
-    return Py_TYPE(*known) == bound.known_type && SLOT(*known, bound.known.is_ragged) == Py_False ? FOUND : UNKNOWN;
+    return Py_TYPE(*known) == bound.known_type ? FOUND : UNKNOWN;
 }
 
 /* Whether calls can be recorded here at all: in the mode that `_calls` is for, by a recorder that nobody watches. */
@@ -200,19 +212,18 @@ static Outcome can_record(PyObject *recorder)
     return same ? FOUND : UNKNOWN;
 }
 
-static PyObject *new_handle(PyObject *recorder, long value, PyObject *type, PyObject *depth)
+/* Takes over a reference to the value, which may be NULL after a failure. */
+static PyObject *new_handle(PyObject *recorder, PyObject *value, PyObject *type, PyObject *depth)
 {
-    PyObject *handle = bound.handle_type->tp_alloc(bound.handle_type, 0);
-    if (handle == NULL)
-        return NULL;
-    SLOT(handle, bound.handle.recorder) = Py_NewRef(recorder);
-    SLOT(handle, bound.handle.type) = Py_NewRef(type);
-    SLOT(handle, bound.handle.depth) = Py_NewRef(depth);
-    SLOT(handle, bound.handle.value) = PyLong_FromLong(value);
-    if (SLOT(handle, bound.handle.value) == NULL) {
-        Py_DECREF(handle);
+    PyObject *handle = value == NULL ? NULL : bound.handle_type->tp_alloc(bound.handle_type, 0);
+    if (handle == NULL) {
+        Py_XDECREF(value);
         return NULL;
     }
+    SLOT(handle, bound.handle.recorder) = Py_NewRef(recorder);
+    SLOT(handle, bound.handle.value) = value;
+    SLOT(handle, bound.handle.type) = Py_NewRef(type);
+    SLOT(handle, bound.handle.depth) = Py_NewRef(depth);
     return handle;
 }
 
@@ -244,6 +255,24 @@ static long add_number(PyObject *recorder, PyObject *column, PyObject *number)
     return value;
 }
 
+/* The handles of all results, used up, in the nesting in which the call returns them. */
+static PyObject *as_returned(PyObject *known, PyObject *handles)
+{
+    PyObject *result = NULL;
+    if (SLOT(known, bound.known.returns_tuple) == Py_True)
+        return handles;
+    if (SLOT(known, bound.known.returns_one) == Py_True)
+        result = Py_NewRef(PyTuple_GET_ITEM(handles, 0));
+    else {
+        PyObject *iterator = PyObject_GetIter(handles);
+        if (iterator != NULL)
+            result = PyObject_CallFunctionObjArgs(bound.rebuilt, SLOT(known, bound.known.returns), iterator, NULL);
+        Py_XDECREF(iterator);
+    }
+    Py_DECREF(handles);
+    return result;
+}
+
 /* One node more: handles for its results. */
 static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
 {
@@ -254,7 +283,12 @@ static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
             if (value < 0 || append_number(operands, value) < 0)
                 return NULL;
         }
-        else if (PyList_Append(operands, key->operands[i]) < 0)
+        else if (PyLong_CheckExact(key->operands[i])) {
+            if (PyList_Append(operands, key->operands[i]) < 0)
+                return NULL;
+        }
+        else if (PyList_SetSlice(operands, PyList_GET_SIZE(operands), PyList_GET_SIZE(operands), key->operands[i]) < 0 ||
+                 append_number(SLOT(recorder, bound.recorder.lengths), key->rows) < 0)
             return NULL;
     }
     PyObject *types = SLOT(known, bound.known.output_types);
@@ -263,31 +297,30 @@ static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
     PyObject *depth = PyLong_FromLong(key->depth + 1);
     if (depth == NULL)
         return NULL;
-    PyObject *result = NULL;
+    PyObject *handles = NULL;
     if (PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(known, bound.known.op_number)) < 0 ||
-        PyList_Append(SLOT(recorder, bound.recorder.depth_of_node), depth) < 0 ||
-        set_value_count(recorder, value + count) < 0)
+        PyList_Append(SLOT(recorder, bound.recorder.depth_of_node), depth) < 0)
         goto done;
-    if (SLOT(known, bound.known.returns_one) == Py_True) {
-        result = new_handle(recorder, value, PyTuple_GET_ITEM(types, 0), depth);
-        goto done;
-    }
-    result = PyTuple_New(count);
-    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
-        PyObject *handle = new_handle(recorder, value + i, PyTuple_GET_ITEM(types, i), depth);
+    handles = PyTuple_New(count);
+    for (Py_ssize_t i = 0; handles != NULL && i < count; i++) {
+        PyObject *type = PyTuple_GET_ITEM(types, i), *handle = NULL;
+        if (SLOT(type, bound.type.ragged) != Py_True)
+            handle = new_handle(recorder, PyLong_FromLong(value++), type, depth);
+        else if (append_number(SLOT(recorder, bound.recorder.lengths), key->rows) == 0) {
+            PyObject *rows = PyObject_CallFunction((PyObject *)&PyRange_Type, "ll", value, value + (long)key->rows);
+            handle = new_handle(recorder, rows, type, depth);
+            value += (long)key->rows;
+        }
         if (handle == NULL)
-            Py_CLEAR(result);
+            Py_CLEAR(handles);
         else
-            PyTuple_SET_ITEM(result, i, handle);
+            PyTuple_SET_ITEM(handles, i, handle);
     }
+    if (handles != NULL && set_value_count(recorder, value) < 0)
+        Py_CLEAR(handles);
 done:
     Py_DECREF(depth);
-    return result;
-}
-
-static int has_plain_results(PyObject *known)
-{
-    return SLOT(known, bound.known.returns_one) == Py_True || SLOT(known, bound.known.returns_tuple) == Py_True;
+    return handles == NULL ? NULL : as_returned(known, handles);
 }
 
 /* ---- Cells. */
@@ -351,8 +384,6 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
     PyObject *known = NULL;
     if (outcome == FOUND)
         outcome = key_find(&key, recorder, &known);
-    if (outcome == FOUND && !has_plain_results(known))
-        outcome = UNKNOWN;
     if (outcome == FOUND) {
         *result = add_node(&key, recorder, known);
         outcome = *result == NULL ? FAILED : FOUND;
@@ -428,11 +459,14 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
     if (outcome == FOUND) {
         PyObject *shares_with = SLOT(known, bound.known.shares_with);
         int is_view = shares_with != Py_None;
-        int may_copy = is_view ? PySet_Contains(bound.may_copy, function) : 0;
+        int is_ragged = SLOT(known, bound.known.is_ragged) == Py_True;
+        int is_of_first = count > 0 && is_view && is_zero(shares_with) && Py_TYPE(args[0]) == bound.handle_type;
+        /* Of what is a view itself, it may be a copy: that depends on how it lies in memory. */
+        int may_copy = is_of_first && SLOT(args[0], bound.handle.source) != NULL ? PySet_Contains(bound.may_copy, function) : 0;
         if (may_copy < 0)
             outcome = FAILED;
-        else if (may_copy || !has_plain_results(known) || SLOT(known, bound.known.is_operand) == Py_True ||
-                 (is_view && (count == 0 || !is_zero(shares_with) || Py_TYPE(args[0]) != bound.handle_type)))
+        else if (may_copy || is_ragged != (key.rows >= 0) || (is_view && (is_ragged || !is_of_first)) ||
+                 SLOT(known, bound.known.is_operand) == Py_True)
             outcome = UNKNOWN;
         else {
             *result = add_node(&key, recorder, known);
@@ -520,8 +554,6 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
     }
     if (outcome == FOUND)
         outcome = key_find(&key, recorder, &known);
-    if (outcome == FOUND && !has_plain_results(known))
-        outcome = UNKNOWN;
     if (outcome == FOUND) {
         *result = add_node(&key, recorder, known);
         outcome = *result == NULL ? FAILED : FOUND;
@@ -548,11 +580,40 @@ static Outcome record_number(PyObject *recorder, PyObject *args, PyObject **resu
         return PyErr_Occurred() ? FAILED : UNKNOWN;
     long value = add_number(recorder, column, number);
     PyObject *depth = value < 0 ? NULL : PyLong_FromLong(0);
-    *result = depth == NULL ? NULL : new_handle(recorder, value, SLOT(column, bound.column.type), depth);
+    *result = depth == NULL ? NULL : new_handle(recorder, PyLong_FromLong(value), SLOT(column, bound.column.type), depth);
     Py_XDECREF(depth);
     if (*result != NULL &&
         PyDict_SetItem(SLOT(recorder, bound.recorder.number_of_input), SLOT(*result, bound.handle.value), number) < 0)
         Py_CLEAR(*result);
+    return *result == NULL ? FAILED : FOUND;
+}
+
+/* A list of values of one type, stacked, is a ragged value: nothing is computed. See `handlers._stack`. */
+static Outcome stacked(PyObject *recorder, PyObject *args, PyObject **result)
+{
+    if (PyTuple_GET_SIZE(args) != 1 || !is_container(PyTuple_GET_ITEM(args, 0)))
+        return UNKNOWN;
+    PyObject *items = PyTuple_GET_ITEM(args, 0), *row = NULL, *depth = NULL;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    long deepest = -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        if (Py_TYPE(item) != bound.handle_type || SLOT(item, bound.handle.recorder) != recorder ||
+            (row != NULL && SLOT(item, bound.handle.type) != row) || !PyLong_CheckExact(SLOT(item, bound.handle.value)))
+            return UNKNOWN;
+        row = SLOT(item, bound.handle.type);
+        if (PyLong_AsLong(SLOT(item, bound.handle.depth)) > deepest) {
+            depth = SLOT(item, bound.handle.depth);
+            deepest = PyLong_AsLong(depth);
+        }
+    }
+    PyObject *type = row == NULL ? NULL : PyDict_GetItemWithError(bound.type_of_stack, row);
+    if (type == NULL)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    PyObject *values = PyList_New(count);
+    for (Py_ssize_t i = 0; values != NULL && i < count; i++)
+        PyList_SET_ITEM(values, i, Py_NewRef(SLOT(PySequence_Fast_GET_ITEM(items, i), bound.handle.value)));
+    *result = new_handle(recorder, values, type, depth);
     return *result == NULL ? FAILED : FOUND;
 }
 
@@ -570,6 +631,10 @@ static Outcome record_reported(PyObject *const *given, Py_ssize_t count, PyObjec
     int has_settings = kwargs != Py_None && PyDict_CheckExact(kwargs) && PyDict_GET_SIZE(kwargs);
     if (function == bound.make_tensor && !has_settings) {
         outcome = record_number(recorder, args, result);
+        goto done;
+    }
+    if (function == bound.stack && !has_settings) {
+        outcome = stacked(recorder, args, result);
         goto done;
     }
     PyObject *const *items = ((PyTupleObject *)args)->ob_item;
@@ -751,15 +816,33 @@ static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
 
 static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"handle",   "recorder",    "known",        "column",    "views",       "is_grad_enabled", "is_autocast_enabled",
-                            "scope",    "handlers",    "module_types", "parameter", "plain_types", "may_copy",        "make_tensor",
-                            NULL};
-    PyObject *handle, *recorder, *known, *column, *views;
-    PyObject *others[9];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOOO", names, &handle, &recorder, &known, &column, &views, &others[0],
-                                     &others[1], &others[2], &others[3], &others[4], &others[5], &others[6], &others[7],
-                                     &others[8]))
-        return NULL;
+    PyObject *handle, *recorder, *known, *column, *views, *type;
+    struct { const char *name; PyObject **place; } meant[] = {
+        {"handle", &handle},
+        {"recorder", &recorder},
+        {"known", &known},
+        {"column", &column},
+        {"views", &views},
+        {"type", &type},
+        {"is_grad_enabled", &bound.is_grad_enabled},
+        {"is_autocast_enabled", &bound.is_autocast_enabled},
+        {"scope", &bound.scope},
+        {"handlers", &bound.handlers},
+        {"module_types", &bound.module_types},
+        {"parameter", &bound.parameter_type},
+        {"plain_types", &bound.plain_types},
+        {"may_copy", &bound.may_copy},
+        {"rebuilt", &bound.rebuilt},
+        {"make_tensor", &bound.make_tensor},
+        {"stack", &bound.stack},
+        {"type_of_stack", &bound.type_of_stack},
+    };
+    for (size_t i = 0; i < sizeof(meant) / sizeof(*meant); i++) {
+        PyObject *value = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, meant[i].name);
+        if (value == NULL)
+            return PyErr_Format(PyExc_TypeError, "bind() is not told what %s is", meant[i].name);
+        *meant[i].place = Py_NewRef(value); /* for as long as the process lives */
+    }
     struct { PyObject *type; const char *name; Py_ssize_t *offset; } slots[] = {
         {handle, "_recorder", &bound.handle.recorder},
         {handle, "_value", &bound.handle.value},
@@ -776,6 +859,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {recorder, "op_of_node", &bound.recorder.op_of_node},
         {recorder, "operands", &bound.recorder.operands},
         {recorder, "depth_of_node", &bound.recorder.depth_of_node},
+        {recorder, "lengths", &bound.recorder.lengths},
         {recorder, "value_count", &bound.recorder.value_count},
         {recorder, "base_depth", &bound.recorder.base_depth},
         {recorder, "_calls", &bound.recorder.calls},
@@ -787,6 +871,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {recorder, "_cells", &bound.recorder.cells},
         {known, "op_number", &bound.known.op_number},
         {known, "output_types", &bound.known.output_types},
+        {known, "returns", &bound.known.returns},
         {known, "returns_one", &bound.known.returns_one},
         {known, "returns_tuple", &bound.known.returns_tuple},
         {known, "shares_with", &bound.known.shares_with},
@@ -795,18 +880,15 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {column, "op_number", &bound.column.op_number},
         {column, "type", &bound.column.type},
         {column, "values", &bound.column.values},
+        {type, "ragged", &bound.type.ragged},
     };
     for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
         if (find_slot(slots[i].type, slots[i].name, slots[i].offset) < 0)
             return NULL;
-    bound.handle_type = (PyTypeObject *)Py_NewRef(handle);
-    bound.recorder_type = (PyTypeObject *)Py_NewRef(recorder);
-    bound.known_type = (PyTypeObject *)Py_NewRef(known);
-    bound.views_type = (PyTypeObject *)Py_NewRef(views);
-    PyObject **places[] = {&bound.is_grad_enabled, &bound.is_autocast_enabled, &bound.scope,       &bound.handlers, &bound.module_types,
-                           &bound.parameter_type,  &bound.plain_types,         &bound.may_copy,   &bound.make_tensor};
-    for (size_t i = 0; i < 9; i++)
-        *places[i] = Py_NewRef(others[i]);
+    bound.handle_type = (PyTypeObject *)handle;
+    bound.recorder_type = (PyTypeObject *)recorder;
+    bound.known_type = (PyTypeObject *)known;
+    bound.views_type = (PyTypeObject *)views;
     bound.is_bound = 1;
     Py_RETURN_NONE;
 }

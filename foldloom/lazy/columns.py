@@ -48,7 +48,16 @@ class Columns:
     A batch that runs in parts takes its nodes away part by part; values are numbered over all of them.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "base_depth", "depth_of_node", "op_of_node", "operands", "value_count")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "base_depth",
+        "depth_of_node",
+        "lengths",
+        "op_of_node",
+        "operands",
+        "value_count",
+    )
     """What `_known.c` reads and writes, here and in the classes that build on this one."""
 
     def __init__(self) -> None:

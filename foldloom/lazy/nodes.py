@@ -102,7 +102,8 @@ class Nodes(Signatures):
 
     def ragged(self, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
         depth = max([row._depth for row in rows], default=0)
-        return LazyTensor(self, [row._value for row in rows], Type((ANY, *type.shape), type.dtype), depth)
+        stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
+        return LazyTensor(self, [row._value for row in rows], stacked, depth)
 
     def dense(self, handle: LazyTensor) -> LazyTensor:
         """A ragged value as one of a fixed shape."""
@@ -116,6 +117,9 @@ class Nodes(Signatures):
         known = self._known(torch.stack, nesting, leaves, rows)
         return self._add_node_of(known, rows)  # type: ignore[arg-type, no-any-return]
 
+
+TYPE_OF_STACK: dict[Type, Type] = {}
+"""By the type of a row: that of several."""
 
 LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
 """Functions that look up every place of a vector."""

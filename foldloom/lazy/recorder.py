@@ -25,7 +25,7 @@ from foldloom.lazy.changes import call_in_place, replace, set_item
 from foldloom.lazy.columns import InputColumn
 from foldloom.lazy.handlers import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS
 from foldloom.lazy.nesting import flatten
-from foldloom.lazy.nodes import Nodes
+from foldloom.lazy.nodes import TYPE_OF_STACK, Nodes
 from foldloom.lazy.rules.base import forms
 from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused, scope
@@ -396,6 +396,7 @@ known_calls.bind(
     known=KnownCall,
     column=InputColumn,
     views=Views,
+    type=Type,
     is_grad_enabled=is_grad_enabled,
     is_autocast_enabled=is_any_autocast_enabled,
     scope=scope,
@@ -404,5 +405,8 @@ known_calls.bind(
     parameter=_Parameter,
     plain_types=_STATIC | {float},
     may_copy=MAY_COPY,
+    rebuilt=rebuilt,
     make_tensor=torch.tensor,
+    stack=torch.stack,
+    type_of_stack=TYPE_OF_STACK,
 )
