@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import foldloom as fl
+from foldloom.errors import ArgumentError
 from foldloom.graph import Type
 from foldloom.lazy import known
 from foldloom.lazy.tensor import LazyTensor
@@ -131,6 +132,71 @@ def test_a_module_that_is_lent_other_weights_is_seen_to_be(program: Program) -> 
     given = [torch.randn(4, dtype=torch.double) for _ in range(3)]
     for result, x in zip(fl.batch(run)(given), given, strict=True):
         torch.testing.assert_close(result, run(x))
+
+
+def test_views_that_come_in_a_list() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        for _ in range(3):
+            first, _ = torch.ops.aten.split(y, 1)
+            first += 1
+        return y
+
+    given = [torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0])]
+    torch.testing.assert_close(fl.batch(program)(given), [program(x) for x in given])
+
+
+def test_a_stack_in_another_mode_is_refused_as_any_call_is() -> None:
+    def program(rows: Tensor) -> Tensor:
+        doubled = [row * 2 for row in rows]
+        torch.stack(doubled)
+        with torch.enable_grad():
+            return torch.stack(doubled)
+
+    with torch.no_grad(), pytest.raises(ArgumentError, match="gradients are enabled inside a batch"):
+        fl.batch(program)([torch.ones(2, 3)])
+
+
+def test_how_a_stack_lies_in_memory() -> None:
+    def program(rows: Tensor) -> Any:
+        stack = torch.stack([row * 2 for row in rows])
+        return stack.contiguous(), stack.stride(), stack.is_contiguous()
+
+    ((found, *facts),) = fl.batch(program)([torch.ones(2, 3)])
+    assert found.shape == (2, 3)
+    assert facts == [(3, 1), True]
+
+
+def test_a_list_that_holds_itself() -> None:
+    cell = fl.cell(lambda x, _: x)
+
+    def program(x: Tensor) -> Any:
+        endless: list[Any] = []
+        endless.append(endless)
+        return cell(cell(x, [x]), endless)
+
+    with pytest.raises(RecursionError):
+        fl.batch(program)([torch.ones(2)])
+
+
+def test_a_handle_that_was_taken_apart() -> None:
+    def program(x: Tensor) -> Tensor:
+        y, z = x * 1, x * 1
+        z = y + z
+        del y._value  # type: ignore[attr-defined]
+        return y + z
+
+    with pytest.raises(AttributeError, match="_value"):
+        fl.batch(program)([torch.ones(2)])
+
+
+def test_operators_take_nothing_by_name() -> None:
+    def program(x: Tensor) -> Any:
+        y = 1 + (x * 1)
+        return y.__radd__(1, nonsense=3)  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="nonsense"):
+        fl.batch(program)([torch.ones(2)])
 
 
 @compiled

@@ -13,6 +13,7 @@
 #include <structmember.h>
 
 #define MOST_PARTS 64 /* of a key; longer calls are left to Python */
+#define MOST_LEVELS 8 /* of nested arguments; deeper ones too */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static struct {
@@ -85,10 +86,17 @@ static Outcome key_take(Key *key, PyObject *part)
 
 static Outcome key_add(Key *key, PyObject *part) { return key_take(key, Py_NewRef(part)); }
 
+/* Whether nobody has deleted an attribute of a handle. */
+static int is_whole(PyObject *handle)
+{
+    return SLOT(handle, bound.handle.recorder) != NULL && SLOT(handle, bound.handle.value) != NULL &&
+           SLOT(handle, bound.handle.type) != NULL && SLOT(handle, bound.handle.depth) != NULL;
+}
+
 static Outcome key_add_handle(Key *key, PyObject *recorder, PyObject *handle)
 {
     PyObject *value = SLOT(handle, bound.handle.value);
-    if (SLOT(handle, bound.handle.recorder) != recorder || key->operand_count == MOST_PARTS)
+    if (!is_whole(handle) || SLOT(handle, bound.handle.recorder) != recorder || key->operand_count == MOST_PARTS)
         return UNKNOWN; /* foreign or given, or too many */
     if (!PyLong_CheckExact(value)) {
         Py_ssize_t rows = PySequence_Size(value);
@@ -178,7 +186,7 @@ static Outcome key_add_named(Key *key, PyObject *names, PyObject *const *values)
     return outcome;
 }
 
-/* What is known of the call, borrowed. The key is used up. */
+/* What is known of the call. The key is used up. */
 static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
 {
     PyObject *tuple = PyTuple_New(key->size);
@@ -187,11 +195,14 @@ static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
     for (int i = 0; i < key->size; i++)
         PyTuple_SET_ITEM(tuple, i, key->parts[i]);
     key->size = 0;
-    *known = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.calls), tuple);
+    PyObject *found = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.calls), tuple);
     Py_DECREF(tuple);
-    if (*known == NULL)
+    if (found == NULL)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
-    return Py_TYPE(*known) == bound.known_type ? FOUND : UNKNOWN;
+    if (Py_TYPE(found) != bound.known_type)
+        return UNKNOWN;
+    *known = Py_NewRef(found);
+    return FOUND;
 }
 
 /* Whether calls can be recorded here at all: in the mode that `_calls` is for, by a recorder that nobody watches. */
@@ -253,6 +264,12 @@ static long add_number(PyObject *recorder, PyObject *column, PyObject *number)
         append_number(SLOT(recorder, bound.recorder.depth_of_node), 0) < 0 || set_value_count(recorder, value + 1) < 0)
         return -1;
     return value;
+}
+
+/* One handle, or a tuple of them. */
+static int returns_plainly(PyObject *known)
+{
+    return SLOT(known, bound.known.returns_one) == Py_True || SLOT(known, bound.known.returns_tuple) == Py_True;
 }
 
 /* The handles of all results, used up, in the nesting in which the call returns them. */
@@ -339,24 +356,24 @@ static Outcome key_add_operand(Key *key, PyObject *recorder, PyObject *argument)
 }
 
 /* Adds all leaves of nested arguments, and says how they are nested: see `nesting.flatten`. */
-static Outcome key_add_nested(Key *key, PyObject *recorder, PyObject *kind, PyObject *const *items, Py_ssize_t count, PyObject **nesting)
+static Outcome key_add_nested(Key *key, PyObject *recorder, PyObject *kind, PyObject *const *items, Py_ssize_t count, int levels,
+                              PyObject **nesting)
 {
-    if (Py_EnterRecursiveCall(" in the nested arguments of a cell"))
-        return FAILED;
+    if (!levels)
+        return UNKNOWN;
     PyObject *parts = PyTuple_New(count);
     Outcome outcome = parts == NULL ? FAILED : FOUND;
     for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
         PyObject *item = items[i], *part = NULL;
         if (is_container(item))
             outcome = key_add_nested(key, recorder, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item),
-                                     PySequence_Fast_GET_SIZE(item), &part);
+                                     PySequence_Fast_GET_SIZE(item), levels - 1, &part);
         else if ((outcome = key_add_operand(key, recorder, item)) == FOUND)
             part = Py_NewRef(Py_None);
         PyTuple_SET_ITEM(parts, i, part);
     }
     *nesting = outcome == FOUND ? Py_BuildValue("(OnO)", kind, count, parts) : NULL;
     Py_XDECREF(parts);
-    Py_LeaveRecursiveCall();
     return outcome == FOUND && *nesting == NULL ? FAILED : outcome;
 }
 
@@ -372,7 +389,7 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
     key_start(&key, recorder, cell);
     if (is_nested) {
         PyObject *nesting;
-        outcome = key_add_nested(&key, recorder, (PyObject *)&PyTuple_Type, args, count, &nesting);
+        outcome = key_add_nested(&key, recorder, (PyObject *)&PyTuple_Type, args, count, MOST_LEVELS, &nesting);
         if (outcome == FOUND)
             outcome = key_take(&key, nesting);
         if (outcome == FOUND)
@@ -388,6 +405,7 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
         *result = add_node(&key, recorder, known);
         outcome = *result == NULL ? FAILED : FOUND;
     }
+    Py_XDECREF(known);
     key_drop(&key);
     return outcome;
 }
@@ -443,8 +461,10 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
     if (outcome != FOUND)
         return outcome;
     int is_handled = PyDict_Contains(bound.handlers, function);
+    if (is_handled < 0 && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* it has no hash */
     if (is_handled)
-        return is_handled < 0 ? FAILED : UNKNOWN;
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
     Key key;
     PyObject *known = NULL;
     key_start(&key, recorder, function);
@@ -465,8 +485,8 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
         int may_copy = is_of_first && SLOT(args[0], bound.handle.source) != NULL ? PySet_Contains(bound.may_copy, function) : 0;
         if (may_copy < 0)
             outcome = FAILED;
-        else if (may_copy || is_ragged != (key.rows >= 0) || (is_view && (is_ragged || !is_of_first)) ||
-                 SLOT(known, bound.known.is_operand) == Py_True)
+        else if (may_copy || is_ragged != (key.rows >= 0) || SLOT(known, bound.known.is_operand) == Py_True ||
+                 (is_view && (is_ragged || !is_of_first || !returns_plainly(known))))
             outcome = UNKNOWN;
         else {
             *result = add_node(&key, recorder, known);
@@ -475,6 +495,7 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
             outcome = *result == NULL ? FAILED : FOUND;
         }
     }
+    Py_XDECREF(known);
     key_drop(&key);
     return outcome;
 }
@@ -558,6 +579,7 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
         *result = add_node(&key, recorder, known);
         outcome = *result == NULL ? FAILED : FOUND;
     }
+    Py_XDECREF(known);
     key_drop(&key);
     return outcome;
 }
@@ -593,12 +615,15 @@ static Outcome stacked(PyObject *recorder, PyObject *args, PyObject **result)
 {
     if (PyTuple_GET_SIZE(args) != 1 || !is_container(PyTuple_GET_ITEM(args, 0)))
         return UNKNOWN;
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
     PyObject *items = PyTuple_GET_ITEM(args, 0), *row = NULL, *depth = NULL;
     Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
     long deepest = -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(items, i);
-        if (Py_TYPE(item) != bound.handle_type || SLOT(item, bound.handle.recorder) != recorder ||
+        if (Py_TYPE(item) != bound.handle_type || !is_whole(item) || SLOT(item, bound.handle.recorder) != recorder ||
             (row != NULL && SLOT(item, bound.handle.type) != row) || !PyLong_CheckExact(SLOT(item, bound.handle.value)))
             return UNKNOWN;
         row = SLOT(item, bound.handle.type);
@@ -628,7 +653,9 @@ static Outcome record_reported(PyObject *const *given, Py_ssize_t count, PyObjec
     Outcome outcome = UNKNOWN;
     if (Py_TYPE(recorder) != bound.recorder_type)
         goto done;
-    int has_settings = kwargs != Py_None && PyDict_CheckExact(kwargs) && PyDict_GET_SIZE(kwargs);
+    if (kwargs != Py_None && !PyDict_CheckExact(kwargs))
+        goto done;
+    int has_settings = kwargs != Py_None && PyDict_GET_SIZE(kwargs);
     if (function == bound.make_tensor && !has_settings) {
         outcome = record_number(recorder, args, result);
         goto done;
@@ -664,7 +691,7 @@ done:
 /* ---- Methods that try this first. Those of a recorder are given (recorder, cell or module, args, settings); they are not `__call__`
    itself, because torch.compile must be able to read that. */
 
-typedef enum { CELL, MODULE, METHOD, REFLECTED, REPORTED } Kind;
+typedef enum { CELL, MODULE, METHOD, OPERATOR, REFLECTED, REPORTED } Kind;
 
 typedef struct {
     PyObject_HEAD
@@ -679,16 +706,16 @@ static Outcome recorded(Known *self, PyObject *const *args, Py_ssize_t count, Py
 {
     if (!bound.is_bound || count == 0)
         return UNKNOWN;
-    if (self->kind == METHOD || self->kind == REFLECTED) {
-        if (Py_TYPE(args[0]) != bound.handle_type)
+    if (self->kind == METHOD || self->kind == OPERATOR || self->kind == REFLECTED) {
+        if (Py_TYPE(args[0]) != bound.handle_type || !is_whole(args[0]))
             return UNKNOWN;
         PyObject *recorder = SLOT(args[0], bound.handle.recorder);
         if (self->kind == METHOD)
             return record_function(recorder, self->function, args, count, names, args + count, result);
-        if (count != 2)
+        if (count != 2 || (names != NULL && PyTuple_GET_SIZE(names)))
             return UNKNOWN;
-        PyObject *swapped[2] = {args[1], args[0]};
-        return record_function(recorder, self->function, swapped, 2, NULL, NULL, result);
+        PyObject *both[2] = {args[self->kind == REFLECTED], args[self->kind == OPERATOR]};
+        return record_function(recorder, self->function, both, 2, NULL, NULL, result);
     }
     if (names != NULL && PyTuple_GET_SIZE(names))
         return UNKNOWN;
@@ -789,6 +816,12 @@ static PyObject *method(PyObject *module, PyObject *args)
 {
     PyObject *function, *otherwise;
     return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(METHOD, otherwise, function) : NULL;
+}
+
+static PyObject *operator(PyObject *module, PyObject *args)
+{
+    PyObject *function, *otherwise;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(OPERATOR, otherwise, function) : NULL;
 }
 
 static PyObject *reflected(PyObject *module, PyObject *args)
@@ -899,7 +932,8 @@ static PyMethodDef functions[] = {
     {"module", module_call, METH_O, "For the method of a recorder that records a module."},
     {"reported", reported, METH_O, "For the method of a mode that torch reports calls to."},
     {"method", method, METH_VARARGS, "For a method of handles, which records a function."},
-    {"reflected", reflected, METH_VARARGS, "For one that takes its two arguments the other way round."},
+    {"operator", operator, METH_VARARGS, "For one of two arguments, which have no names."},
+    {"reflected", reflected, METH_VARARGS, "For one that takes them the other way round."},
     {NULL},
 };
 

@@ -111,7 +111,8 @@ class Inputs(Columns):
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle stands for, if it is one."""
-        return self._value_of_input.get(handle._value) if handle._value in self.users_own else None
+        is_given = not handle._type.ragged and handle._value in self.users_own
+        return self._value_of_input.get(handle._value) if is_given else None
 
     def own(self, handle: LazyTensor) -> LazyTensor:
         return self._own(handle, None, ragged=False)

@@ -38,8 +38,13 @@ def method(function: Any, otherwise: Otherwise) -> Otherwise:
     return _known.method(function, otherwise) if is_compiled else otherwise
 
 
+def operator(function: Any, otherwise: Otherwise) -> Otherwise:
+    """For one of two arguments, which have no names."""
+    return _known.operator(function, otherwise) if is_compiled else otherwise
+
+
 def reflected(function: Any, otherwise: Otherwise) -> Otherwise:
-    """For one that takes its two arguments the other way round."""
+    """For one that takes them the other way round."""
     return _known.reflected(function, otherwise) if is_compiled else otherwise
 
 

@@ -251,7 +251,7 @@ def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
     def binary(self: LazyTensor, other: Any) -> Any:
         return self._recorder.call_function(function, (self, other), None)
 
-    return known.method(function, binary)
+    return known.operator(function, binary)
 
 
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
