@@ -134,6 +134,20 @@ def test_a_module_that_is_lent_other_weights_is_seen_to_be(program: Program) -> 
         torch.testing.assert_close(result, run(x))
 
 
+def test_a_hook_on_a_part_of_a_module_that_was_called_before() -> None:
+    both = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+
+    def program(x: Tensor) -> Tensor:
+        before = both(x * 1)
+        hook = both[0].register_forward_hook(lambda *_: torch.full((2,), 0.5))
+        hooked = both(x * 1)
+        hook.remove()
+        return before + hooked + both(x * 1)
+
+    given = [torch.randn(2) for _ in range(3)]
+    torch.testing.assert_close(fl.batch(program)(given), [program(x) for x in given])
+
+
 def test_views_that_come_in_a_list() -> None:
     def program(x: Tensor) -> Tensor:
         y = x * 1

@@ -515,8 +515,10 @@ static int same_items(PyObject *a, PyObject *b)
     return 1;
 }
 
-/* See `unchanged.holds`. */
-static int holds(PyObject *state)
+static int is_empty(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
+
+/* See `unchanged.is_plain`. */
+static int is_plain(PyObject *state)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state); i++) {
         PyObject *part = PyTuple_GET_ITEM(state, i);
@@ -524,13 +526,12 @@ static int holds(PyObject *state)
         if (attributes == NULL || *attributes == NULL ||
             PyDict_GetItem(*attributes, name_training) != PyTuple_GET_ITEM(part, 1) ||
             !same_items(PyDict_GetItem(*attributes, name_parameters), PyTuple_GET_ITEM(part, 2)) ||
-            !same_items(PyDict_GetItem(*attributes, name_parts), PyTuple_GET_ITEM(part, 3)))
+            !same_items(PyDict_GetItem(*attributes, name_parts), PyTuple_GET_ITEM(part, 3)) ||
+            !is_empty(PyDict_GetItem(*attributes, name_hooks)) || !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
             return 0;
     }
     return 1;
 }
-
-static int is_empty(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
 
 static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result)
 {
@@ -547,9 +548,7 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
             return FAILED;
     }
     int is_one = PyDict_Contains(bound.module_types, (PyObject *)Py_TYPE(module));
-    PyObject **attributes = _PyObject_GetDictPtr(module);
-    if (is_one != 1 || attributes == NULL || *attributes == NULL || !is_empty(PyDict_GetItem(*attributes, name_hooks)) ||
-        !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
+    if (is_one != 1)
         return is_one < 0 ? FAILED : UNKNOWN;
     Outcome outcome = can_record(recorder);
     if (outcome != FOUND)
@@ -558,7 +557,7 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
     if (states == NULL)
         return FAILED;
     PyObject *state = PyDict_GetItemWithError(states, module);
-    int is_unchanged = state != NULL && holds(state);
+    int is_unchanged = state != NULL && is_plain(state);
     Py_DECREF(states);
     if (!is_unchanged)
         return PyErr_Occurred() ? FAILED : UNKNOWN;

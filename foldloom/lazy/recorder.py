@@ -31,7 +31,7 @@ from foldloom.lazy.rules.modules import MODULES, is_hooked
 from foldloom.lazy.scope import recording_paused, scope
 from foldloom.lazy.signatures import KnownCall, frozen_settings
 from foldloom.lazy.tensor import LazyTensor, Views, computed
-from foldloom.lazy.unchanged import holds
+from foldloom.lazy.unchanged import is_plain
 from foldloom.schedulers import Scheduler
 
 _CONTAINERS = (tuple, list, dict)
@@ -284,7 +284,7 @@ class Recorder(Nodes):
         if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
             self._change_mode()
         state = self.unchanged.modules.get(module)
-        if state is not None and not holds(state):
+        if state is not None and not is_plain(state):
             return NotImplemented
         key: list[Any] = [module]
         handles: list[LazyTensor] = []

@@ -32,6 +32,11 @@ def holds(state: State) -> bool:
     return True
 
 
+def is_plain(state: State) -> bool:
+    """Whether a module is in this state and none of its parts has got a hook, so that a call of it is one operation."""
+    return holds(state) and not any(part._forward_hooks or part._forward_pre_hooks for part, *_ in state)
+
+
 def _put(state: State) -> None:
     for module, training, weights, parts in state:
         module.training = training
