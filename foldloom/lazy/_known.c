@@ -340,6 +340,21 @@ done:
     return handles == NULL ? NULL : as_returned(known, handles);
 }
 
+/* A node more, if the key is complete and known. The key is used up. */
+static Outcome key_record(Key *key, PyObject *recorder, Outcome outcome, PyObject **result)
+{
+    PyObject *known = NULL;
+    if (outcome == FOUND)
+        outcome = key_find(key, recorder, &known);
+    if (outcome == FOUND) {
+        *result = add_node(key, recorder, known);
+        outcome = *result == NULL ? FAILED : FOUND;
+    }
+    Py_XDECREF(known);
+    key_drop(key);
+    return outcome;
+}
+
 /* ---- Cells. */
 
 static Outcome key_add_operand(Key *key, PyObject *recorder, PyObject *argument)
@@ -398,16 +413,7 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
     else
         for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
             outcome = key_add_operand(&key, recorder, args[i]);
-    PyObject *known = NULL;
-    if (outcome == FOUND)
-        outcome = key_find(&key, recorder, &known);
-    if (outcome == FOUND) {
-        *result = add_node(&key, recorder, known);
-        outcome = *result == NULL ? FAILED : FOUND;
-    }
-    Py_XDECREF(known);
-    key_drop(&key);
-    return outcome;
+    return key_record(&key, recorder, outcome, result);
 }
 
 /* ---- Functions. */
@@ -562,7 +568,6 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
     if (!is_unchanged)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
     Key key;
-    PyObject *known = NULL;
     key_start(&key, recorder, module);
     for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
         int is_tuple = PyTuple_CheckExact(args[i]);
@@ -572,15 +577,7 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
             outcome = Py_TYPE(item) == bound.handle_type ? key_add_handle(&key, recorder, item) : UNKNOWN;
         }
     }
-    if (outcome == FOUND)
-        outcome = key_find(&key, recorder, &known);
-    if (outcome == FOUND) {
-        *result = add_node(&key, recorder, known);
-        outcome = *result == NULL ? FAILED : FOUND;
-    }
-    Py_XDECREF(known);
-    key_drop(&key);
-    return outcome;
+    return key_record(&key, recorder, outcome, result);
 }
 
 /* ---- What torch reports to the mode of a recording: (mode, function, types, args, kwargs). */

@@ -1,6 +1,6 @@
 """Decorators for what is called once for every node: calls of known signatures are recorded in C, others are left to Python.
 
-Where `_known.c` was not compiled, everything is left to Python, which takes twice as long and comes to the same.
+Where `_known.c` was not compiled, everything is left to Python, which takes longer and comes to the same.
 """
 
 from __future__ import annotations
