@@ -27,6 +27,8 @@ BY_HAND_WORDS_ONCE = "by hand, each word once"
 BY_HAND_AFRESH = "by hand, flattening"
 FOLDLOOM = "foldloom"
 FOLDLOOM_AFRESH = "foldloom, recording"
+FOLDLOOM_COMPILED = "foldloom, compiled cells"
+FOLDLOOM_COMPILED_AFRESH = "foldloom, compiled cells, recording"
 PRODUCTS = "matrix products alone"
 
 
@@ -65,6 +67,7 @@ class Systems:
         self.model = TreeLSTM(vocabulary, options.embedding, options.hidden)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self.batched = fl.batch(self.model, stack=True)
+        self.compiled = fl.batch(self.model.compiled(), stack=True)
         self.recordings = [fl.record(self.model, tree) for tree in trees]
         self.flat = [flatten(tree) for tree in trees]
         self.products = [ProductsAlone(self.model, plan_by_hand(self.of_round(self.flat, n))) for n in range(4)]
@@ -91,6 +94,13 @@ class Systems:
     def foldloom(self, number: int) -> float:
         planned = fl.plan(self.of_round(self.recordings, number))
         return self.step(self.model.batched_loss(self.batched.run(planned)))
+
+    def foldloom_compiled(self, number: int) -> float:
+        planned = fl.plan(self.of_round(self.recordings, number))
+        return self.step(self.model.batched_loss(self.compiled.run(planned)))
+
+    def foldloom_compiled_afresh(self, number: int) -> float:
+        return self.step(self.model.batched_loss(self.compiled(self.of_round(self.trees, number))))
 
     def foldloom_afresh(self, number: int) -> float:
         return self.step(self.model.batched_loss(self.batched(self.of_round(self.trees, number))))
@@ -133,6 +143,8 @@ def run(options: argparse.Namespace) -> None:
         FOLDLOOM: systems.foldloom,
         BY_HAND_AFRESH: systems.by_hand_afresh,
         FOLDLOOM_AFRESH: systems.foldloom_afresh,
+        FOLDLOOM_COMPILED: systems.foldloom_compiled,
+        FOLDLOOM_COMPILED_AFRESH: systems.foldloom_compiled_afresh,
         PRODUCTS: systems.products_alone,
     }
     seconds = interleaved(by_name, rounds=rounds, progress=not options.json)
@@ -149,6 +161,10 @@ def run(options: argparse.Namespace) -> None:
             "foldloom / by hand, each word once": median_ratio(per_tree[BY_HAND_WORDS_ONCE], per_tree[FOLDLOOM]),
             "foldloom / by hand, recording and flattening afresh": median_ratio(
                 per_tree[BY_HAND_AFRESH], per_tree[FOLDLOOM_AFRESH]
+            ),
+            "foldloom, compiled cells / by hand": median_ratio(per_tree[BY_HAND], per_tree[FOLDLOOM_COMPILED]),
+            "foldloom, compiled cells / by hand, recording and flattening afresh": median_ratio(
+                per_tree[BY_HAND_AFRESH], per_tree[FOLDLOOM_COMPILED_AFRESH]
             ),
             "foldloom / one by one": median_ratio(per_tree[ONE_BY_ONE], per_tree[FOLDLOOM]),
             "foldloom / matrix products alone": median_ratio(per_tree[PRODUCTS], per_tree[FOLDLOOM]),
@@ -170,6 +186,7 @@ def _first_losses(systems: Systems) -> dict[str, float]:
         BY_HAND_WORDS_ONCE: systems.by_hand_words_once(0),
         FOLDLOOM: systems.foldloom(0),
         FOLDLOOM_AFRESH: systems.foldloom_afresh(0),
+        FOLDLOOM_COMPILED: systems.foldloom_compiled(0),
     }
     systems.optimizer.param_groups[0]["lr"] = rate
     for name, loss in losses.items():
@@ -236,5 +253,5 @@ def _table(report: dict[str, Any]) -> str:
         if section in report:
             lines.append(section)
             digits = 2 if section == "ratios" else 0 if section == "trees/s" else 1
-            lines += [f"  {name:<55} {value:>10,.{digits}f}" for name, value in report[section].items()]
+            lines += [f"  {name:<70} {value:>10,.{digits}f}" for name, value in report[section].items()]
     return "\n".join(lines)

@@ -61,6 +61,14 @@ class TreeLSTM(nn.Module):
         self.merge = fl.cell(Merge(hidden))
         self.classify = nn.Linear(hidden, labels)
 
+    def compiled(self) -> TreeLSTM:
+        """The same program on the same weights, its cells compiled."""
+        twin = TreeLSTM(1, 1, 1, at_every_node=self.at_every_node)
+        twin.leaf = fl.cell(self.leaf.function, compile=True)
+        twin.merge = fl.cell(self.merge.function, compile=True)
+        twin.classify = self.classify
+        return twin
+
     def forward(self, tree: Tree) -> tuple[list[torch.Tensor], np.ndarray]:
         """The state and the label of every node that counts, children before parents."""
         if not self.at_every_node:

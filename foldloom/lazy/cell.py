@@ -16,7 +16,7 @@ from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
 from foldloom.graph import Op, Type
 from foldloom.lazy.nesting import Nesting, flatten, unflatten
-from foldloom.lazy.rules.modules import batched_module, can_be_batched, flat_results, returned_by_module
+from foldloom.lazy.rules.modules import batched_module, can_be_batched, flat_results, is_hooked, returned_by_module
 from foldloom.lazy.scope import autocast_state, scope
 from foldloom.lazy.weights import module_of
 
@@ -47,9 +47,10 @@ class Cell(torch.nn.Module):
     wrapping changes no state dict and a hook on the cell is a hook on the module.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, compile: bool = False) -> None:
         super().__init__()
         self.__dict__["function"] = function
+        self.is_compiled = compile
         if isinstance(function, torch.nn.Module):
             for name, value in function.__dict__.items():
                 if name in _SHARED or name.endswith("_hooks"):
@@ -57,6 +58,7 @@ class Cell(torch.nn.Module):
             self.training = function.training
         self.label = getattr(function, "__name__", type(function).__name__)
         self._signatures: dict[Any, Signature] = {}
+        self._compiled: dict[Any, Callable[..., Sequence[torch.Tensor]]] = {}
         self._take_key(self._new_key())
 
     def _new_key(self) -> str:
@@ -181,7 +183,35 @@ class Cell(torch.nn.Module):
                 )
             return outputs
 
-        return Kernel(op, call, self.module)
+        return Kernel(op, self._with_compiled(call, op) if self.is_compiled else call, self.module)
+
+    def _with_compiled(
+        self, call: Callable[..., Sequence[torch.Tensor]], op: Op
+    ) -> Callable[..., Sequence[torch.Tensor]]:
+        """The batched function with its elementwise work compiled, which is called wherever it can be."""
+        # Inductor is large, and most programs do without it.
+        from foldloom.lazy.fusing import can_run, fused
+
+        parts = () if self.module is None else tuple(self.module.modules())
+        if any(map(is_hooked, parts)):
+            return call
+        key = (op.inputs, op.settings, tuple([part.training for part in parts]), torch.get_num_threads())
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            try:
+                compiled = fused(call, op.inputs, self.module, self.device or torch.get_default_device())
+            except Exception as error:
+                reason = str(error).strip().split("\n")[0]
+                raise CellError(
+                    f"cell {self.label} cannot be compiled for ({', '.join(map(repr, op.inputs))}): {reason}. Leave out "
+                    "`compile=True`, or move what stands in the way out of the cell"
+                ) from error
+            self._compiled[key] = compiled
+
+        def call_compiled(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+            return compiled(*operands) if can_run(operands) else call(*operands)
+
+        return call_compiled
 
     def _ragged_form(self, types: tuple[Type, ...]) -> Callable[..., Any]:
         assert isinstance(self.function, torch.nn.Module), "only torch's own modules take ragged values"
@@ -192,6 +222,7 @@ class Cell(torch.nn.Module):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Cell:
         # The weights change their dtype or device, and what the cell returns may change with them.
         self._signatures.clear()
+        self._compiled.clear()
         if isinstance(self.function, torch.nn.Module):
             self.function._apply(fn, recurse)
         return self
@@ -226,7 +257,7 @@ class Cell(torch.nn.Module):
             super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_signatures": {}}
+        return {**self.__dict__, "_signatures": {}, "_compiled": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -244,7 +275,7 @@ class Cell(torch.nn.Module):
         return self.label
 
 
-def cell(function: Callable[..., Any]) -> Cell:
+def cell(function: Callable[..., Any], *, compile: bool = False) -> Cell:
     """Mark a function or module as a unit of batching.
 
     Its positional arguments and its results are tensors, or tuples, lists and dicts of tensors, with the batch as the first
@@ -257,12 +288,16 @@ def cell(function: Callable[..., Any]) -> Cell:
     tensor(3.)
     >>> fl.batch(lambda x: add(add(x, x), x))([1, 10, 100])
     [tensor(3), tensor(30), tensor(300)]
+
+    With ``compile=True`` its elementwise work is compiled, forward and backward, when it first runs, which takes some seconds and a C++
+    compiler (what was compiled is kept on disk). What it computes may then depend on its arguments, weights and training mode alone:
+    anything else that it reads stays as it was.
     """
     if isinstance(function, Cell):
         return function
     if not callable(function):
         raise ArgumentError(f"fl.cell takes a function or a module, not {type(function).__name__}")
-    return Cell(function)
+    return Cell(function, compile=compile)
 
 
 _cell_of_module: weakref.WeakKeyDictionary[torch.nn.Module, Cell] = weakref.WeakKeyDictionary()
