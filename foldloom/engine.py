@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from foldloom.execution import Buffers, Kernel, run_plan
+from foldloom.execution.kernels import without_drawing
 from foldloom.graph import EARLIER, Ints, Op, Type
 from foldloom.placement import Placed, place
 from foldloom.plan import Plan, Statistics
@@ -119,16 +121,19 @@ def execute(
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
         inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
     buffers = buffers or Buffers(device)
-    kernels = [
-        kernel.without_drawing(device) if kernel is not None and number in planned.shared_ops else kernel
-        for number, kernel in enumerate(kernels)
-    ]
+    ops, shared_ops = planned.plan.ops, sorted(planned.shared_ops)
+    nobody_draws: AbstractContextManager[None] = nullcontext()
+    if shared_ops and all(op.is_input or op.repeatable for op in ops):
+        nobody_draws = without_drawing([ops[number].label for number in shared_ops], device)
+    elif shared_ops:
+        kernels = [k.without_drawing(device) if k and n in planned.shared_ops else k for n, k in enumerate(kernels)]
     watcher = watching.watcher
-    if watcher is None:
-        return run_plan(planned.plan, inputs, kernels, buffers)
-    kernels, buffers = watcher.runs(planned, kernels, buffers)
-    blocks = run_plan(planned.plan, inputs, kernels, buffers)
-    watcher.ran(planned)
+    if watcher is not None:
+        kernels, buffers = watcher.runs(planned, kernels, buffers)
+    with nobody_draws:
+        blocks = run_plan(planned.plan, inputs, kernels, buffers)
+    if watcher is not None:
+        watcher.ran(planned)
     return blocks
 
 

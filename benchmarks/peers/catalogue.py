@@ -59,6 +59,8 @@ PEERS = {
         _foldloom("cells", "with cells"),
         _foldloom("cells-kept", "with cells, recordings kept"),
         _foldloom("cells-in-workers", "with cells, planned in workers"),
+        _foldloom("compiled", "with compiled cells"),
+        _foldloom("compiled-kept", "with compiled cells, recordings kept"),
         _foldloom("sequences", "over sequences"),
         _foldloom("sequences-kept", "over sequences, recordings kept"),
         _foldloom("sequences-in-workers", "over sequences, planned in workers"),

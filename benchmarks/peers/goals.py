@@ -10,9 +10,9 @@ from benchmarks.peers.measuring import MEASURED, Row
 from benchmarks.peers.tasks import SETUPS
 from benchmarks.timing import median_ratio
 
-AFRESH = ("foldloom-cells", "foldloom-blocks")
+AFRESH = ("foldloom-cells", "foldloom-compiled", "foldloom-blocks")
 """Trees are recorded and planned as they come."""
-KEPT = ("foldloom-cells-kept", "foldloom-blocks-kept")
+KEPT = ("foldloom-cells-kept", "foldloom-compiled-kept", "foldloom-blocks-kept")
 """Recorded once, as the code by hand makes them arrays once; planned as they come."""
 DYNET = ("dynet-depth", "dynet-agenda", "dynet-unbatched")
 TAGGERS = ("foldloom-cells", "foldloom-sequences")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,13 +32,8 @@ class Kernel:
         """The same for members that stand for several each, which would all get the same random numbers."""
 
         def call(*operands: Any) -> Sequence[Any]:
-            before = random_state(device)
-            outputs = self.call(*operands)
-            if not torch.equal(random_state(device), before):
-                raise CellError(
-                    f"cell {self.op.label} drew random numbers, but drew none when it was recorded. Record its examples anew"
-                )
-            return outputs
+            with without_drawing([self.op.label], device):
+                return self.call(*operands)
 
         kernel = Kernel(self.op, call, self.module)
         kernel.form = self.form
@@ -58,6 +54,17 @@ class Kernel:
                     "have the batch as its first dimension, and shape and dtype that do not depend on the values or on "
                     "how many members there are"
                 )
+
+
+@contextmanager
+def without_drawing(labels: Sequence[str], device: torch.device) -> Iterator[None]:
+    """Within it, the cells of these names may draw no random numbers, nor may anything else."""
+    before = random_state(device)
+    yield
+    if not torch.equal(random_state(device), before):
+        raise CellError(
+            f"cell {' or '.join(labels)} drew random numbers, but drew none when it was recorded. Record its examples anew"
+        )
 
 
 def member_of(operand: torch.Tensor | Ragged, member: int) -> torch.Tensor | Ragged:

@@ -12,6 +12,7 @@ import torch
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import Graph, Ints, Op, Type, input_op
+from foldloom.lazy.known import numbers
 from foldloom.lazy.weights import named_by_path
 from foldloom.recording import Column, Recording
 from foldloom.watching import watching
@@ -109,13 +110,13 @@ class Columns:
         names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in self.ops])
         graph = Graph(
             ops=_table(tuple(self.ops), names),
-            op_of_node=np.array(self.op_of_node, np.int64),
-            operands=np.array(self.operands, np.int64),
-            depth_of_node=np.array(self.depth_of_node, np.int64),
-            nodes_of_example=np.array(self.nodes_of_example, np.int64),
-            outputs=np.array(self.outputs, np.int64),
+            op_of_node=numbers(self.op_of_node),
+            operands=numbers(self.operands),
+            depth_of_node=numbers(self.depth_of_node),
+            nodes_of_example=numbers(self.nodes_of_example),
+            outputs=numbers(self.outputs),
             value_count=self.value_count,
-            lengths=np.array(self.lengths, np.int64) if self.lengths else _NONE,
+            lengths=numbers(self.lengths) if self.lengths else _NONE,
         )
         recording = Recording(graph, self._close_inputs(), tuple(results))
         if watching.watcher is not None:
@@ -133,7 +134,7 @@ class Columns:
 
         In that graph these come first, as inputs, of ops that ``earlier_of`` tells.
         """
-        operands, outputs = np.array(self.operands, np.int64), np.array(self.outputs, np.int64)
+        operands, outputs = numbers(self.operands), numbers(self.outputs)
         used = np.concatenate([operands, outputs])
         is_earlier = used < self.first_value
         earlier, position = np.unique(used[is_earlier], return_inverse=True)
@@ -141,12 +142,12 @@ class Columns:
         values[is_earlier] = position
 
         earlier_ops, op_of_earlier = earlier_of(earlier)
-        op_of_node = np.array(self.op_of_node, np.int64)
+        op_of_node = numbers(self.op_of_node)
         new_ops = np.unique(op_of_node)
         number_of_op = np.zeros(len(self.ops), np.int64)
         number_of_op[new_ops] = np.arange(len(new_ops)) + len(earlier_ops)
-        depth = np.array(self.depth_of_node, np.int64)
-        nodes_of_example = np.array(self.nodes_of_example, np.int64)
+        depth = numbers(self.depth_of_node)
+        nodes_of_example = numbers(self.nodes_of_example)
         nodes_of_example[:1] += len(earlier)
         graph = Graph(
             ops=(*earlier_ops, *[self.ops[op] for op in new_ops.tolist()]),
@@ -156,7 +157,7 @@ class Columns:
             nodes_of_example=nodes_of_example,
             outputs=values[len(operands) :],
             value_count=len(earlier) + self.value_count - self.first_value,
-            lengths=np.array(self.lengths, np.int64) if self.lengths else _NONE,
+            lengths=numbers(self.lengths) if self.lengths else _NONE,
         )
         part = Recording(graph, self._close_inputs(), tuple(results))
         if watching.watcher is not None:

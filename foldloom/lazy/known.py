@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
+from foldloom.graph import Ints
+
 Otherwise = TypeVar("Otherwise", bound=Callable[..., Any])
 
 try:
@@ -46,6 +50,14 @@ def operator(function: Any, otherwise: Otherwise) -> Otherwise:
 def reflected(function: Any, otherwise: Otherwise) -> Otherwise:
     """For one that takes them the other way round."""
     return _known.reflected(function, otherwise) if is_compiled else otherwise
+
+
+def numbers(column: list[int]) -> Ints:
+    """A column of whole numbers as an array."""
+    # A list whose appends are watched is not one that C may look into.
+    if is_compiled and type(column) is list:
+        return np.frombuffer(_known.numbers(column), np.int64)
+    return np.array(column, np.int64)
 
 
 def bind(**meant: Any) -> None:

@@ -52,6 +52,12 @@ class TreesInCells(Recorded):
         return self.model.batched_loss((self.batched if isinstance(batch, list) else self.batched.run)(batch))
 
 
+class TreesInCompiledCells(TreesInCells):
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.batched = fl.batch(self.model.compiled(), stack=True)
+
+
 class TreesInBlocks(Recorded):
     model: models.TreeLSTM
 
@@ -84,6 +90,10 @@ class TreesInCellsKept(Kept, TreesInCells):
     pass
 
 
+class TreesInCompiledCellsKept(Kept, TreesInCompiledCells):
+    pass
+
+
 class TreesInBlocksKept(Kept, TreesInBlocks):
     pass
 
@@ -101,6 +111,8 @@ FOLDLOOM: dict[str, Callable[[Given], TorchProgram]] = {
     "cells": TreesInCells,
     "cells-kept": TreesInCellsKept,
     "cells-in-workers": TreesInCellsInWorkers,
+    "compiled": TreesInCompiledCells,
+    "compiled-kept": TreesInCompiledCellsKept,
     "blocks": TreesInBlocks,
     "blocks-kept": TreesInBlocksKept,
     "blocks-in-workers": TreesInBlocksInWorkers,
