@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,10 +42,13 @@ def losses(program: Callable[[Given], Program], files: Files) -> list[float]:
     return [started.loss([0, 1, 2, 3], train=True) for _ in range(2)]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's own, where it compiles
 @pytest.mark.parametrize("name", TASKS)
 def test_every_way_is_the_same_model(name: str, written: Callable[[str], Files]) -> None:
     files = written(name)
-    ways = dict(WAYS[files.setup.task])
+    ways = {
+        way: program for way, program in WAYS[files.setup.task].items() if "compiled" not in way or shutil.which("g++")
+    }
     expected = losses(ways.pop("one-by-one"), files)
     assert expected[1] < expected[0]
     assert {way: differs(losses(program, files), expected) for way, program in ways.items()} == dict.fromkeys(ways, "")

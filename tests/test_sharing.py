@@ -130,3 +130,11 @@ def test_first_of_equals(spread: int) -> None:
     rng = random.Random(spread)
     keys = [rng.choice([0, spread, -spread, spread // 2, 3]) for _ in range(40)]
     assert _first_of_equals(np.array(keys)).tolist() == [keys.index(key) for key in keys]
+
+
+def test_of_few_nodes_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foldloom.sharing.FEW", 128)
+    table = fl.cell(nn.Embedding(5, 3))
+    recordings = [fl.record(table, word) for word in (1, 2, 1, 1)]
+    assert not fl.plan(recordings).shared_ops
+    assert fl.plan(recordings * 16).shared_ops

@@ -53,6 +53,7 @@ PEERS = {
         _plain("by-hand", "PyTorch, by hand"),
         _plain("by-hand-words-once", "PyTorch, by hand, each word once"),
         _plain("by-hand-from-objects", "PyTorch, by hand from objects"),
+        _plain("by-hand-compiled", "PyTorch, by hand, torch.compile"),
         _plain("by-hand-packed", "PyTorch, by hand, packed"),
         _plain("products", "the matrix products alone"),
         _foldloom("on-the-fly", "on the fly"),

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from benchmarks.peers.catalogue import PEERS, Peer
 from benchmarks.peers.environments import OWN
 from benchmarks.peers.measuring import Field, Row
 from benchmarks.peers.tasks import SETUPS, write
+
+WIDE = (
+    "one-by-one", "by-hand", "foldloom-on-the-fly", "foldloom-cells", "foldloom-compiled", "foldloom-blocks",
+    "dynet-agenda", "geometric",
+)  # fmt: skip
+"""Who runs the widest models: those that have a way of their own to batch them."""
 
 MODES = {"training": True, "inference": False}
 
@@ -39,6 +46,9 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="measure what the goals need, whatever else is asked, and say which are met",
     )
+    parser.add_argument(
+        "--shown", action="store_true", help="measure what the README and docs/peers.md show, whatever else is asked"
+    )
     parser.add_argument("--json", type=Path, help="where everything that was seen is to be kept")
     parser.set_defaults(run=run)
     readme.add_command(commands)
@@ -60,7 +70,7 @@ class Job:
 
 
 def run(options: argparse.Namespace) -> None:
-    jobs = _jobs_of_goals(options) if options.goals else _jobs_as_asked(options)
+    jobs = _jobs_of_goals(options) if options.goals else _jobs_shown() if options.shown else _jobs_as_asked(options)
     environments = {OWN, *[peer.environment for job in jobs for peer in job.peers]}
     versions = report.installed(sorted(environments)) if options.json else {}
     rows: list[Row] = []
@@ -78,6 +88,25 @@ def run(options: argparse.Namespace) -> None:
                             report.keep(options.json, rows, versions)
     if options.goals:
         print(goals.table(rows))
+
+
+def _jobs_shown() -> list[Job]:
+    """All of a task with one thread, and trees with two. Trees of 128 leaves with states of 1,024 take seconds a batch: inference of
+    a few, and the widest batch of them is among the goals."""
+    small = [*_range_of(1, ("tree-lstm", "tagger", "tagger-characters", "tagger-characters-256", "parser", "weave"))]
+    wide = [
+        Job(1, setup, batch, [False], [PEERS[name] for name in WIDE])
+        for setup in ("iclr-shared", "iclr-different")
+        for batch in (1, 16, 64)
+    ]
+    return [*small, *wide, *_range_of(2, ("tree-lstm",))]
+
+
+def _range_of(threads: int, setups: Iterable[str]) -> Iterator[Job]:
+    """Every peer on some tasks, from one example to many at a time."""
+    for setup in setups:
+        for batch in (1, 16, 64, 256):
+            yield Job(threads, setup, batch, list(MODES.values()), list(PEERS.values()))
 
 
 def _jobs_as_asked(options: argparse.Namespace) -> list[Job]:

@@ -16,6 +16,8 @@ from benchmarks.peers.tasks import SETUPS
 SHOWN = {
     "foldloom-cells": ("tab:blue", "-"),
     "foldloom-cells-kept": ("tab:blue", "--"),
+    "foldloom-compiled": ("navy", "-"),
+    "foldloom-compiled-kept": ("navy", "--"),
     "foldloom-blocks": ("tab:cyan", "-"),
     "foldloom-sequences": ("tab:cyan", "-"),
     "foldloom-sequences-kept": ("tab:cyan", "--"),

@@ -351,6 +351,15 @@ def _use_embedding(
     return _lookup(ledger, padding_row, sparse, token, input, weight.weight)
 
 
+def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`functional.linear`, for code that knows of weights that note their uses: they need not be asked first."""
+    if type(weight) is LateWeight and torch.is_grad_enabled():
+        result: torch.Tensor = _use_linear(input, weight, bias)
+        if result is not NotImplemented:
+            return result
+    return functional.linear(input, weight, bias)
+
+
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
 _product = super(torch.autograd.Function, _Product).apply
 _lookup = super(torch.autograd.Function, _Lookup).apply

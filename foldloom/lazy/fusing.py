@@ -32,10 +32,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.nn import functional as F
 
 from foldloom.errors import CellError
 from foldloom.execution.kernels import dtype_of
+from foldloom.execution.weight_grads import linear
 from foldloom.graph import Type
 
 _aten = torch.ops.aten
@@ -143,11 +143,11 @@ def _is_worthwhile(nodes: Sequence[fx.Node]) -> bool:
 
 _IN_PYTHON: dict[Any, Callable[..., Any]] = {
     _aten.cat.default: torch.cat,
-    _aten.linear.default: F.linear,
+    _aten.linear.default: linear,
     _aten.matmul.default: torch.matmul,
     _aten.mm.default: torch.mm,
 }
-"""Python's own names of these are called in less time, and weights listen to them."""
+"""Functions of Python's are called in less time than operations by name, and weights may note their uses in them."""
 
 
 class _Weights:

@@ -107,6 +107,15 @@ class TreesByHandWordsOnce(TreesByHand):
         return loss_by_hand(self.model, plan_by_hand([self.flat[number] for number in batch], each_word_once=True))
 
 
+class TreesByHandCompiled(TreesByHand):
+    """What is computed at a level of inner nodes is compiled, for any number of them. Leaves are not: their table has sparse gradients,
+    which torch.compile does not know."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.model.merge.function.compile(dynamic=True)
+
+
 class TreesByHandFromObjects(TreeProgram):
     """Trees are made arrays and planned as they come."""
 
@@ -139,6 +148,7 @@ PLAIN: dict[str, Callable[[Given], TorchProgram]] = {
     "one-by-one": TreesOneByOne,
     "by-hand": TreesByHand,
     "by-hand-words-once": TreesByHandWordsOnce,
+    "by-hand-compiled": TreesByHandCompiled,
     "by-hand-from-objects": TreesByHandFromObjects,
     "products": TreeProducts,
 }
