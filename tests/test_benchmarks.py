@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ def test_by_hand_is_the_same_model() -> None:
     assert_same(torch.autograd.grad(batched, parameters), expected)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiled cells take a C++ compiler, g++")
 def test_tree_lstm_reports_everything() -> None:
     small = ("--hidden", "8", "--embedding", "8", "--batch", "8", "--rounds", "2", "--json")
     report = json.loads(benchmark("tree-lstm", *small))
