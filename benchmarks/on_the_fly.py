@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import foldloom as fl
 from benchmarks.corpora import DATA
-from benchmarks.on_the_fly_models import TASKS, ByHand, Parsing, Task
+from benchmarks.on_the_fly_models import TASKS, ByHand, ParserInCells, ParserOverSequences, Parsing, Task
 from benchmarks.timing import interleaved, machine, median_ratio
 from examples.common import Sentence
 
@@ -188,9 +188,10 @@ def _greedy_parsing(options: argparse.Namespace) -> dict[str, Any]:
     folder = _folder(options, GREEDY)
     task = Parsing.of_paper(folder, 8 * options.batch)
     systems = Systems(task, options.batch, options.alone)
-    plain, with_cells = task.model, task.with_cells()
+    plain, with_cells, over_sequences = task.model, ParserInCells(task.model), ParserOverSequences(task.model)
     runs: dict[str, Callable[..., Any]] = {
         ONE_BY_ONE: fl.one_by_one(plain.predict),
+        BY_HAND_ALONE: fl.one_by_one(over_sequences.predict),
         BY_DEPTH: fl.batch(plain.predict, scheduler=fl.ByDepth()),
         BY_AGENDA: fl.batch(plain.predict, scheduler=fl.ByAgenda()),
         BY_DEPTH_CELLS: fl.batch(with_cells.predict, scheduler=fl.ByDepth()),
@@ -219,7 +220,7 @@ def _greedy_parsing(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "task": f"{_data(folder)}; {task.sizes}; batch {options.batch}, {options.threads} thread(s); inference",
         "sentences/s": _rates(per_sentence),
-        "ratios": _ratios(per_sentence, [ONE_BY_ONE]),
+        "ratios": _ratios(per_sentence, [ONE_BY_ONE, BY_HAND_ALONE]),
         "kernels": kernels,
     }
 

@@ -29,11 +29,12 @@ from benchmarks.corpora import (
     tagged_words,
     tagging_task,
 )
-from examples.bilstm_tagger import BiLSTMTagger, TaggedSentence
+from examples.bilstm_tagger import BiLSTM, BiLSTMTagger, TaggedSentence
 from examples.character_tagger import CharacterTagger, Token
 from examples.common import Phrase, Sentence
-from examples.transition_parser import TransitionParser
+from examples.transition_parser import Parse, TransitionParser
 from examples.tree_lstm import TreeLSTM
+from foldloom.models.arc_hybrid import Configuration
 
 
 class Task(ABC):
@@ -223,6 +224,68 @@ class TreeSentiment(ByHand):
         return len(self.flat[number].word)
 
 
+class ParserOverSequences(TransitionParser):
+    """The same program, with torch's own LSTM over all words of a sentence."""
+
+    def __init__(self, model: TransitionParser) -> None:
+        nn.Module.__init__(self)
+        self.embed, self.root, self.nothing = model.embed, model.root, model.nothing
+        self.score, self.relate = model.score, model.relate
+        self.lstm = over_layers([layer for layer in model.context if isinstance(layer, BiLSTM)])
+
+    def read(self, words: list[int]) -> list[Tensor]:
+        states, _ = self.lstm(self.embed(torch.tensor([*words, self.root])))
+        return list(states)
+
+
+class _Decide(nn.Module):
+    """The best action of those that are legal, which are the bits of a number."""
+
+    def __init__(self, score: nn.Module) -> None:
+        super().__init__()
+        self.score = score
+        self.register_buffer("is_legal", torch.arange(8).unsqueeze(1) >> torch.arange(3) & 1 > 0)
+
+    def forward(self, first: Tensor, second: Tensor, third: Tensor, front: Tensor, legal: Tensor) -> Tensor:
+        scores = self.score(torch.cat((first, second, third, front), 1))
+        return scores.masked_fill(~self.is_legal[legal], -torch.inf).argmax(1)
+
+
+class _Relate(nn.Module):
+    def __init__(self, relate: nn.Module) -> None:
+        super().__init__()
+        self.relate = relate
+
+    def forward(self, *seen: Tensor) -> Tensor:
+        best: Tensor = self.relate(torch.cat(seen, 1)).argmax(1)
+        return best
+
+
+class ParserInCells(nn.Module):
+    """The same decisions with what always goes together in one cell: choosing an action, naming a relation. Relations are named when
+    all heads are known."""
+
+    def __init__(self, model: TransitionParser) -> None:
+        super().__init__()
+        self.over_sequences = ParserOverSequences(model)
+        self.blank = fl.cell(lambda count: model.nothing.expand(len(count), -1))
+        self.decide, self.relate = fl.cell(_Decide(model.score)), fl.cell(_Relate(model.relate))
+
+    def predict(self, sentence: Sentence) -> Parse:
+        at = Configuration(len(sentence.words))
+        states = [*self.over_sequences.read(sentence.words), self.blank(0)]
+        seen: list[list[Tensor]] = [[]] * at.root
+        while not at.done:
+            features = [states[-1 if word is None else word] for word in at.looked_at()]
+            legal = at.legal()
+            action = legal[0] if len(legal) == 1 else int(self.decide(*features, sum(1 << action for action in legal)))
+            attached = at.apply(action)
+            if attached is not None:
+                seen[attached] = features
+        relations = torch.stack([self.relate(*features) for features in seen])
+        return Parse([-1 if head == at.root else head for head in at.heads], relations.tolist())
+
+
 class Parsing(Task):
     """Its own decisions lead from state to state, so that there is nothing to write by hand short of a batching parser."""
 
@@ -297,6 +360,16 @@ def over_sequences(rightward: nn.LSTMCell, leftward: nn.LSTMCell | None = None) 
         if cell is not None:
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
                 setattr(lstm, f"{name}_l0{suffix}", getattr(cell, name))
+    return lstm
+
+
+def over_layers(layers: Sequence[BiLSTM]) -> nn.LSTM:
+    """Several layers on the weights of cells."""
+    first = layers[0].rightward
+    lstm = nn.LSTM(first.input_size, first.hidden_size, num_layers=len(layers), bidirectional=True)
+    for number, layer in enumerate(layers):
+        for name, weights in over_sequences(layer.rightward, layer.leftward).named_parameters():
+            setattr(lstm, name.replace("_l0", f"_l{number}"), weights)
     return lstm
 
 

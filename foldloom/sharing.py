@@ -21,8 +21,6 @@ from foldloom.recording import Column, Recording
 
 _WORTHWHILE = 0.05
 """Making the graph anew costs as much as some nodes do, and is left where fewer than this part of them would go."""
-FEW = 128
-"""Of fewer nodes than this nothing is shared: narrow steps take as long with a row less, and looking takes as long as a step."""
 _DEEPEST = 16
 """Equal parts of examples are shallow, and looking for them costs some array operations a level."""
 
@@ -37,7 +35,8 @@ class Shared(NamedTuple):
 def shared(recording: Recording) -> Shared:
     graph = recording.graph
     repeatable = np.array([op.repeatable for op in graph.ops], bool)
-    if len(graph.op_of_node) < FEW or not repeatable.any():
+    # What one example asks twice are a few rows of narrow steps, and looking for them takes as long as such a step.
+    if graph.example_count < 2 or not repeatable.any():
         return Shared(recording, frozenset())
     values = _Values(graph, recording.inputs)
     is_alike = np.zeros(len(graph.op_of_node), bool)

@@ -6,13 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from foldloom import sharing
-
 # Two workers on two cores: threads would only get in each other's way.
 torch.set_num_threads(1)
-
-# What is asked twice is computed once in graphs of any size, so that small ones will do to try it.
-sharing.FEW = 0
 
 settings.register_profile("default", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=1000)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import foldloom as fl
-from foldloom.errors import CellError
+from foldloom.errors import ArgumentError, CellError
 from tests.law import assert_same, check_law, gradients
 from tests.tree_lstm import Leaf, Merge, TreeLSTM, random_trees
 
@@ -141,6 +141,99 @@ def test_a_hook_is_heard() -> None:
     assert heard
 
 
+class Product(nn.Module):
+    """A weight large enough to note its uses, used in elementwise work and in a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(128, 128, dtype=torch.float64) / 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.sigmoid(x) * self.weight[0] * 2) @ torch.tanh(self.weight * 0.1).t() + torch.tanh(x) @ self.weight
+
+
+def test_weights_that_note_their_uses_lose_nothing() -> None:
+    cell = fl.cell(Product(), compile=True)
+    xs = list(torch.randn(3, 128, dtype=torch.float64))
+    expected = gradients(fl.one_by_one(lambda x: cell(cell(x)))(xs), list(cell.parameters()))
+    assert_same(gradients(fl.batch(lambda x: cell(cell(x)))(xs), list(cell.parameters())), expected)
+
+
+def _cut(x: Tensor, y: Tensor) -> Tensor:
+    return x[:, :2] * 2 + torch.tanh(y)
+
+
+def _turned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return (torch.tanh(x) * 2).unsqueeze(1), torch.tanh(torch.stack((y, y * 2), 2)).transpose(1, 2)
+
+
+def _only_added(x: Tensor, y: Tensor) -> Tensor:
+    return x[:, :2] + y + y
+
+
+def _detached(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.tanh(x) * 2, torch.sigmoid(y.detach()) * 3
+
+
+def _nothing_tracked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.tanh(x.detach()) * 2, y
+
+
+def _same_twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    product = torch.tanh(y) * 2
+    return product, product, x
+
+
+def _reshaped(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tanh(x.view(x.shape[0] * 2, 2)).sigmoid().view(x.shape[0], 4)
+
+
+@pytest.mark.parametrize("function", [_cut, _turned, _only_added, _detached, _nothing_tracked, _same_twice, _reshaped])
+def test_shapes_views_and_results_without_gradients(function: Callable[..., Any]) -> None:
+    xs = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    ys = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    cell = fl.cell(function, compile=True)
+    check_law(cell, list(xs.unbind()), list(ys.unbind()), sources=[xs, ys])
+
+
+def test_whole_numbers_among_the_arguments() -> None:
+    cell = fl.cell(lambda x, n: (torch.tanh(x) * 2, n.float() * 0.5 + 1), compile=True)
+    xs = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    check_law(cell, list(xs.unbind()), [3, 1, 4, 1], sources=[xs])
+
+
+def test_complex_numbers_stay_uncompiled() -> None:
+    cell = fl.cell(lambda z, y: torch.tanh(z.abs() * y) * 2, compile=True)
+    zs = torch.randn(4, 3, dtype=torch.complex128, requires_grad=True)
+    ys = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    check_law(cell, list(zs.unbind()), list(ys.unbind()), sources=[ys])
+    expected = torch.autograd.grad(sum(r.sum() for r in fl.one_by_one(cell)(zs, ys)), zs)
+    assert_same(torch.autograd.grad(sum(r.sum() for r in fl.batch(cell)(zs, ys)), zs), expected)
+
+
+def test_autocast_leaves_no_trace() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Sigmoid())
+    batched, xs = fl.batch(fl.cell(module, compile=True), stack=True), torch.randn(5, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        batched(xs)
+    torch.testing.assert_close(batched(xs), module(xs))
+
+
+def test_a_module_that_changes_its_dtype_or_its_parts() -> None:
+    module = nn.Sequential(nn.Embedding(10, 4), nn.Tanh(), nn.Sigmoid())
+    cell = fl.cell(module, compile=True)
+    fl.batch(cell)([1, 2, 3])
+    module[0] = nn.Embedding(10, 4)
+    torch.testing.assert_close(fl.batch(cell, stack=True)([1, 2, 3]), module(torch.tensor([1, 2, 3])))
+    cell.double()
+    torch.testing.assert_close(fl.batch(cell, stack=True)([1, 2, 3]), module(torch.tensor([1, 2, 3])))
+
+
+def test_a_cell_is_compiled_where_it_is_made() -> None:
+    with pytest.raises(ArgumentError, match="is a cell already: write `compile=True` where it is made one"):
+        fl.cell(fl.cell(nn.Tanh()), compile=True)
+
+
 def test_it_travels(model: CompiledTreeLSTM) -> None:
     copied, trees = pickle.loads(pickle.dumps(model)), random_trees(5)
     assert copied.merge.is_compiled
@@ -168,6 +261,10 @@ def _by_count(x: Tensor) -> Tensor:
     return x.tanh().sigmoid() if len(x) > 4 else x.tanh()
 
 
+def _unless_alone(x: Tensor) -> Tensor:
+    return x.tanh().sigmoid() if x.shape[0] > 1 else x.tanh()
+
+
 def _in_place(x: Tensor) -> Tensor:
     return (x * 2).tanh_().sigmoid()
 
@@ -186,6 +283,7 @@ def _by_value(x: Tensor) -> Tensor:
     ("function", "reason"),
     [
         (_by_count, "depends on how many members there are"),
+        (_unless_alone, "one alone is treated in another way"),
         (_in_place, r"changes a tensor in place \(tanh_\)"),
         (_without_gradients, "changes what holds for all that comes after"),
         (_by_value, "data-dependent"),

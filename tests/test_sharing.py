@@ -89,7 +89,7 @@ def test_drawing_that_nobody_could_know_of_is_refused() -> None:
     model = Sums()
     plan = planned(model)
     model.read.function[2].p = 0.5
-    with pytest.raises(fl.errors.CellError, match="drew none when it was recorded"):
+    with pytest.raises(fl.errors.CellError, match="drew none when it was recorded draws them now"):
         fl.batch(model).run(plan)
 
 
@@ -132,9 +132,8 @@ def test_first_of_equals(spread: int) -> None:
     assert _first_of_equals(np.array(keys)).tolist() == [keys.index(key) for key in keys]
 
 
-def test_of_few_nodes_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foldloom.sharing.FEW", 128)
+def test_within_one_example_nothing_is_looked_for() -> None:
     table = fl.cell(nn.Embedding(5, 3))
-    recordings = [fl.record(table, word) for word in (1, 2, 1, 1)]
-    assert not fl.plan(recordings).shared_ops
-    assert fl.plan(recordings * 16).shared_ops
+    recording = fl.record(lambda words: [table(word) for word in words], [1, 2, 1, 1])
+    assert not fl.plan([recording]).shared_ops
+    assert fl.plan([recording, recording]).shared_ops

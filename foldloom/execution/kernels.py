@@ -58,12 +58,13 @@ class Kernel:
 
 @contextmanager
 def without_drawing(labels: Sequence[str], device: torch.device) -> Iterator[None]:
-    """Within it, the cells of these names may draw no random numbers, nor may anything else."""
+    """Within it nobody may draw random numbers, because cells of these names compute once what is asked several times."""
     before = random_state(device)
     yield
     if not torch.equal(random_state(device), before):
         raise CellError(
-            f"cell {' or '.join(labels)} drew random numbers, but drew none when it was recorded. Record its examples anew"
+            f"random numbers were drawn where {' and '.join(labels)} compute once what is asked several times: a cell that drew none "
+            "when it was recorded draws them now. Record its examples anew"
         )
 
 

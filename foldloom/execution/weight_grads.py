@@ -34,7 +34,8 @@ LARGE_WEIGHT = 1 << 14
 NARROW_STEP = 64
 """From this many rows on, a step's own product is as fast per row as a collected one, and needs no note."""
 
-_swapping = threading.RLock()
+swapping = threading.RLock()
+"""Held while anything stands in for weights."""
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         yield
         return
     # Modules are shared by all threads, and a second run must not take the first one's stand-ins for weights.
-    with _swapping:
+    with swapping:
         swapped: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         stand_in: dict[int, LateWeight] = {}
         try:
@@ -358,6 +359,22 @@ def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
         if result is not NotImplemented:
             return result
     return functional.linear(input, weight, bias)
+
+
+def embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    """The same for `torch.embedding`."""
+    if type(weight) is LateWeight and torch.is_grad_enabled():
+        padding = None if padding_idx < 0 else padding_idx
+        result: torch.Tensor = _use_embedding(indices, weight, padding, None, 2.0, scale_grad_by_freq, sparse)
+        if result is not NotImplemented:
+            return result
+    return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.

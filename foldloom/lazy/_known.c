@@ -932,10 +932,17 @@ static PyObject *numbers(PyObject *self, PyObject *list)
     if (bytes == NULL)
         return NULL;
     int64_t *packed = (int64_t *)PyByteArray_AS_STRING(bytes);
-    for (Py_ssize_t i = 0; i < size; i++)
-        packed[i] = PyLong_AsLongLong(PyList_GET_ITEM(list, i));
-    if (PyErr_Occurred())
-        Py_CLEAR(bytes);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *number = PyList_GET_ITEM(list, i);
+        if (!PyLong_Check(number)) /* whose conversion could change the list */
+            PyErr_Format(PyExc_TypeError, "a column holds whole numbers, not a %s", Py_TYPE(number)->tp_name);
+        else
+            packed[i] = PyLong_AsLongLong(number);
+        if (PyErr_Occurred()) {
+            Py_DECREF(bytes);
+            return NULL;
+        }
+    }
     return bytes;
 }
 

@@ -58,7 +58,8 @@ class Cell(torch.nn.Module):
             self.training = function.training
         self.label = getattr(function, "__name__", type(function).__name__)
         self._signatures: dict[Any, Signature] = {}
-        self._compiled: dict[Any, Callable[..., Sequence[torch.Tensor]]] = {}
+        self._compiled: dict[Any, tuple[Any, Callable[..., Sequence[torch.Tensor]]]] = {}
+        """By signature and mode, with the parts and weights it was compiled for."""
         self._take_key(self._new_key())
 
     def _new_key(self) -> str:
@@ -193,23 +194,28 @@ class Cell(torch.nn.Module):
         from foldloom.lazy.fusing import can_run, fused
 
         parts = () if self.module is None else tuple(self.module.modules())
-        if any(map(is_hooked, parts)):
+        if torch._C._is_any_autocast_enabled() or any(map(is_hooked, parts)):
             return call
-        key = (op.inputs, op.settings, tuple([part.training for part in parts]), torch.get_num_threads())
-        compiled = self._compiled.get(key)
-        if compiled is None:
+        device = self.device or torch.get_default_device()
+        training = tuple([part.training for part in parts])
+        key = (op.inputs, op.settings, self.training, training, torch.get_num_threads(), device)
+        # Weights may be replaced, tied, or made of another dtype behind our back.
+        tables = [table for part in parts for table in (part._parameters, part._buffers)]
+        weights = [(id(w), w.dtype, w.shape) for table in tables for w in table.values() if w is not None]
+        known, compiled = self._compiled.get(key, (None, call))
+        if known != (parts, weights):
             try:
-                compiled = fused(call, op.inputs, self.module, self.device or torch.get_default_device())
+                compiled = fused(call, op.inputs, self.module, device)
             except Exception as error:
                 reason = str(error).strip().split("\n")[0]
                 raise CellError(
                     f"cell {self.label} cannot be compiled for ({', '.join(map(repr, op.inputs))}): {reason}. Leave out "
                     "`compile=True`, or move what stands in the way out of the cell"
                 ) from error
-            self._compiled[key] = compiled
+            self._compiled[key] = (parts, weights), compiled
 
         def call_compiled(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
-            return compiled(*operands) if can_run(operands) else call(*operands)
+            return compiled(*operands) if can_run(operands, device) else call(*operands)
 
         return call_compiled
 
@@ -294,6 +300,8 @@ def cell(function: Callable[..., Any], *, compile: bool = False) -> Cell:
     anything else that it reads stays as it was.
     """
     if isinstance(function, Cell):
+        if compile and not function.is_compiled:
+            raise ArgumentError(f"{function.label} is a cell already: write `compile=True` where it is made one")
         return function
     if not callable(function):
         raise ArgumentError(f"fl.cell takes a function or a module, not {type(function).__name__}")

@@ -1,8 +1,8 @@
 """Cells whose elementwise work is compiled, forward and backward.
 
 What a cell computes between two matrix products is a dozen calls, each of which passes over memory once, and as many again on the
-way back. `fl.cell(f, compile=True)` traces the cell once for each signature, with a symbol for the number of members, and hands every
-connected region of elementwise operations to Inductor: one kernel forward, one backward. The rest of the cell stays ordinary code:
+way back. `fl.cell(f, compile=True)` traces the cell once for each signature, with a symbol for the number of members, and hands the
+regions of elementwise operations between its products to Inductor: one kernel forward, one backward. The rest of the cell stays ordinary code:
 products, lookups and whatever else there is are called in turn, with the weights that the module has at that time, so that
 weights may note their uses (`execution/weight_grads.py`) and autograd sees closures as always.
 
@@ -10,7 +10,8 @@ Why not `torch.compile` around the cell? Its guards and wrappers take longer tha
 often than not. What they would guard is known here: the types are those of the op, the number of members is a symbol,
 and that everything else stays as it was is what ``compile=True`` promises.
 
-Hazard: Inductor takes strides for granted, so that whatever enters a region is made contiguous first.
+Hazards: Inductor takes dtypes and strides for granted, so that whatever enters a region is made contiguous first, and code is kept under
+all that may change a dtype. Whoever calls autograd functions directly, as `_run` does, must not hand them the stand-ins of weights.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from foldloom.errors import CellError
 from foldloom.execution.kernels import dtype_of
-from foldloom.execution.weight_grads import linear
+from foldloom.execution.weight_grads import LateWeight, embedding, linear, swapping
 from foldloom.graph import Type
 
 _aten = torch.ops.aten
@@ -52,8 +53,12 @@ Flat = Callable[..., Sequence[Tensor]]
 
 def fused(cell: Flat, types: Sequence[Type], module: torch.nn.Module | None, device: torch.device) -> Flat:
     """The same function with its elementwise regions compiled. Refuses what depends on more than its arguments' values."""
-    graph_module = _traced(cell, types, device)
-    partitioner = CapabilityBasedPartitioner(graph_module, _Elementwise(), allows_single_node_partition=True)
+    with swapping:
+        graph_module = _traced(cell, types, device)
+        weights = _Weights(graph_module, module)
+    partitioner = CapabilityBasedPartitioner(
+        graph_module, _Elementwise(graph_module.graph), allows_single_node_partition=True
+    )
     regions = [region for region in partitioner.propose_partitions() if _is_worthwhile(list(region.nodes))]
     graph_module = partitioner.fuse_partitions(regions)
     for node in list(graph_module.graph.nodes):
@@ -66,16 +71,17 @@ def fused(cell: Flat, types: Sequence[Type], module: torch.nn.Module | None, dev
             graph_module.graph.erase_node(node)
         elif node.op == "call_function" and node.target in _IN_PYTHON:
             node.target = _IN_PYTHON[node.target]
-    weights = _Weights(graph_module, module)
+    weights.become_arguments(graph_module)
     graph_module.recompile()
     run = graph_module.forward
     return lambda *blocks: run(*weights.now(), *blocks)
 
 
-def can_run(blocks: Sequence[Any]) -> bool:
-    """Whether compiled code may be called here: on tensors as they were compiled for, and not while somebody else traces."""
+def can_run(blocks: Sequence[Any], device: torch.device) -> bool:
+    """Whether compiled code may be called here: on tensors where it was compiled for, and not while somebody else traces."""
     return (
         {Tensor}.issuperset(map(type, blocks))
+        and all([block.device == device for block in blocks])  # noqa: C419 (a generator is slower here)
         and not torch._C._is_any_autocast_enabled()
         and not torch._C._are_functorch_transforms_active()
         and not torch.compiler.is_compiling()
@@ -87,62 +93,113 @@ def can_run(blocks: Sequence[Any]) -> bool:
 
 def _traced(cell: Flat, types: Sequence[Type], device: torch.device) -> fx.GraphModule:
     shapes = ShapeEnv()
-    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    blocks = []
-    for type in types:
-        block = torch.empty((_MEMBERS, *type.shape), dtype=dtype_of(type), device=device)
-        # One symbol for the number of members of all of them; all else is what it is.
-        dynamic = [DimDynamic.DUCK, *[DimDynamic.STATIC] * len(type.shape)]
-        blocks.append(mode.from_tensor(block, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic)))
-    with torch.enable_grad():
-        made = make_fx(cell, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)(*blocks)
+    made = _graph_of(cell, types, device, shapes, _MEMBERS)
     if shapes.guards:
         raise CellError(f"what it does depends on how many members there are ({shapes.guards[0].expr})")
-    for node in made.graph.nodes:
-        if node.op == "get_attr":
-            node.meta["val"] = mode.from_tensor(getattr(made, node.target), static_shapes=True)
-        if node.op != "call_function" or node.target is operator.getitem:
-            continue
+    # A symbol stands for two or more, so that nobody asks whether it is one.
+    if _operations(made) != _operations(_graph_of(cell, types, device, ShapeEnv(), 1)):
+        raise CellError("what it does depends on how many members there are: one alone is treated in another way")
+    for node in _calls(made):
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise CellError(f"it calls {node.target.__name__}, which changes what holds for all that comes after")
+            raise CellError(f"it calls {node.target.__name__}, which changes what holds for all that comes after")  # type: ignore[union-attr]
         if node.target._schema.is_mutable:
             raise CellError(f"it changes a tensor in place ({node.target._schema.name.removeprefix('aten::')})")
     made.graph.eliminate_dead_code()
     return made
 
 
+def _graph_of(
+    cell: Flat, types: Sequence[Type], device: torch.device, shapes: ShapeEnv, members: int
+) -> fx.GraphModule:
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    blocks = []
+    for type in types:
+        block = torch.empty((members, *type.shape), dtype=dtype_of(type), device=device)
+        # One symbol for the number of members of all of them; all else is what it is. One member is always just that.
+        dynamic = [DimDynamic.DUCK, *[DimDynamic.STATIC] * len(type.shape)]
+        blocks.append(mode.from_tensor(block, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic)))
+    with torch.enable_grad():
+        made = make_fx(cell, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)(*blocks)
+    for node in made.graph.nodes:
+        if node.op == "get_attr":
+            node.meta["val"] = mode.from_tensor(getattr(made, node.target), static_shapes=True)
+    return made
+
+
+def _calls(made: fx.GraphModule) -> list[fx.Node]:
+    """What is called; sizes are numbers, with which nothing can go wrong."""
+    return [
+        node
+        for node in made.graph.nodes
+        if node.op == "call_function"
+        and node.target is not operator.getitem
+        and not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, torch.SymFloat))
+    ]
+
+
+def _operations(made: fx.GraphModule) -> list[Any]:
+    """What is computed. How it is laid out may be told in other words for one member."""
+    return [node.target for node in _calls(made) if not getattr(node.target, "is_view", False)]
+
+
 class _Elementwise(OperatorSupportBase):
-    """What may be part of a region: operations that go number by number, and those that only move numbers about."""
+    """What may be part of a region: operations that go number by number, and those that only move numbers about. What is made of
+    weights alone is not: its shape is not that of members."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._of_members: set[fx.Node] = set()
+        for node in graph.nodes:
+            if node.op == "placeholder" or not self._of_members.isdisjoint(node.all_input_nodes):
+                self._of_members.add(node)
 
     def is_node_supported(self, submodules: Any, node: fx.Node) -> bool:
-        if node.op != "call_function" or not _has_tensors(node):
+        if node.op != "call_function" or node not in self._of_members or not _has_real_tensors(node):
             return False
         if node.target is operator.getitem:
             source = node.args[0]
             return isinstance(source, fx.Node) and self.is_node_supported(submodules, source)
         draws = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
-        return not draws and (_computes(node) or node.target.is_view or node.target is _aten.cat.default)  # type: ignore[union-attr]
+        return not draws and (_makes_anew(node) or node.target.is_view)  # type: ignore[union-attr]
 
 
-def _has_tensors(node: fx.Node) -> bool:
-    """Whether all that a node takes and gives are tensors and constants; sizes would be numbers that vary."""
+def _has_real_tensors(node: fx.Node) -> bool:
+    """Whether all that a node takes and gives are tensors and constants. Sizes would be numbers that vary, and complex numbers are not
+    compiled."""
     values = [source.meta.get("val") for source in (*node.all_input_nodes, node)]
     flat = [item for value in values for item in (value if isinstance(value, (list, tuple)) else (value,))]
-    return all(isinstance(item, Tensor) for item in flat)
+    return all(isinstance(item, Tensor) and not item.is_complex() for item in flat)
+
+
+def _makes_anew(node: fx.Node) -> bool:
+    """Whether the result has memory of its own."""
+    return _computes(node) or node.target is _aten.cat.default
 
 
 def _computes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    operation = node.target
+    return (
+        isinstance(operation, torch._ops.OpOverload) and torch.Tag.pointwise in operation.tags and not operation.is_view
+    )
 
 
 def _is_worthwhile(nodes: Sequence[fx.Node]) -> bool:
     inside = set(nodes)
     results = [node.meta["val"] for node in nodes if not set(node.users) <= inside]
-    return sum(map(_computes, nodes)) >= _WORTHWHILE and all(result.is_floating_point() for result in results)
+    given = [source.meta["val"] for node in nodes for source in node.all_input_nodes if source not in inside]
+    if not all(isinstance(value, Tensor) for value in (*results, *given)):
+        return False
+    sizes = [size.node.expr for value in given for size in value.shape if isinstance(size, torch.SymInt)]
+    return (
+        sum(map(_computes, nodes)) >= _WORTHWHILE
+        and all(result.is_floating_point() for result in results)
+        # Inductor reads the number of members off an argument, and cannot divide.
+        and any(size.is_symbol for size in sizes)
+    )
 
 
 _IN_PYTHON: dict[Any, Callable[..., Any]] = {
     _aten.cat.default: torch.cat,
+    _aten.embedding.default: embedding,
     _aten.linear.default: linear,
     _aten.matmul.default: torch.matmul,
     _aten.mm.default: torch.mm,
@@ -150,10 +207,14 @@ _IN_PYTHON: dict[Any, Callable[..., Any]] = {
 """Functions of Python's are called in less time than operations by name, and weights may note their uses in them."""
 
 
+_LISTENED_TO = frozenset((embedding, linear, torch.matmul, torch.mm))
+"""Functions that know of the stand-ins of weights."""
+
+
 class _Weights:
     """The weights of a traced cell, looked up anew for every call: while a plan runs others may stand in for them."""
 
-    def __init__(self, graph_module: fx.GraphModule, module: torch.nn.Module | None) -> None:
+    def __init__(self, traced: fx.GraphModule, module: torch.nn.Module | None) -> None:
         places = {
             id(tensor): (table, name)
             for part in (() if module is None else module.modules())
@@ -161,19 +222,25 @@ class _Weights:
             for name, tensor in table.items()
             if tensor is not None
         }
-        self._found: list[tuple[dict[str, Any], str]] = []
-        first = next(iter(graph_module.graph.nodes))
-        for node in list(graph_module.graph.nodes):
-            if node.op != "get_attr":
-                continue
-            tensor = getattr(graph_module, node.target)
-            self._found.append(places.get(id(tensor), ({"": tensor}, "")))
-            with graph_module.graph.inserting_before(first):
-                node.replace_all_uses_with(graph_module.graph.placeholder(f"weight_{len(self._found)}"))
-            graph_module.graph.erase_node(node)
+        tensors = {node.target: getattr(traced, node.target) for node in traced.graph.nodes if node.op == "get_attr"}
+        self._place_of = {name: places.get(id(tensor), ({"": tensor}, "")) for name, tensor in tensors.items()}
+        self._used: list[tuple[dict[str, Any], str, bool]] = []
+
+    def become_arguments(self, graph_module: fx.GraphModule) -> None:
+        """In place of attributes of a graph: its first arguments."""
+        graph = graph_module.graph
+        first = next(iter(graph.nodes))
+        for node in list(graph.nodes):
+            if node.op == "get_attr":
+                listens = all(user.target in _LISTENED_TO for user in node.users)
+                self._used.append((*self._place_of[node.target], listens))
+                with graph.inserting_before(first):
+                    node.replace_all_uses_with(graph.placeholder(f"weight_{len(self._used)}"))
+                graph.erase_node(node)
 
     def now(self) -> list[Tensor]:
-        return [table[name] for table, name in self._found]
+        found = [(table[name], listens) for table, name, listens in self._used]
+        return [w.weight if type(w) is LateWeight and not listens else w for w, listens in found]
 
 
 # ---- Regions.
@@ -183,58 +250,49 @@ class _Region:
     """Elementwise operations as one function of tensors. Compiled when it is first called, for what it is called for."""
 
     def __init__(self, graph_module: fx.GraphModule) -> None:
-        self._graph_module = graph_module
         self._given = [node.meta["val"] for node in graph_module.graph.nodes if node.op == "placeholder"]
         self._mode: FakeTensorMode = self._given[0].fake_mode
-        returned = graph_module.graph.output_node().args[0]
-        self.returns_one = isinstance(returned, fx.Node)
-        self.count = 1 if isinstance(returned, fx.Node) else len(returned)  # type: ignore[arg-type]
+        self._returns_one = isinstance(graph_module.graph.output_node().args[0], fx.Node)
+        self._function = _with_results_apart(graph_module)
+        with self._compiling(), torch.enable_grad():
+            self.needs_gradient = [result.requires_grad for result in self._function(*self._inputs(tracked=True))]
+            """Of each result, whether it depends on anything that has one."""
         self._infer: Callable[[list[Tensor]], Sequence[Tensor]] | None = None
         self._train: Callable[[list[Tensor]], Sequence[Any]] | None = None
         self.backward: Callable[[list[Any]], Sequence[Tensor | None]]
 
     def as_function(self) -> Callable[..., Any]:
+        is_differentiable = any(self.needs_gradient)
+
         def region(*tensors: Tensor) -> Any:
-            results = _run(self, *tensors) if torch.is_grad_enabled() else self.infer(tensors)
-            return results[0] if self.returns_one else results
+            is_tracked = is_differentiable and torch.is_grad_enabled()
+            results = _run(self, *tensors) if is_tracked else self.infer(tensors)
+            return results[0] if self._returns_one else results
 
         return region
 
     def infer(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         if self._infer is None:
             with self._compiling():
-                graph = make_fx(self._apart, decomposition_table=select_decomp_table())(*self._inputs(tracked=False))
-                self._infer = _compiled(graph)
+                inputs = self._inputs(tracked=False)
+                self._infer = _compiled(make_fx(self._function, decomposition_table=select_decomp_table())(*inputs))
         return self._infer(_contiguous(tensors))
 
     def train(self, tensors: Sequence[Tensor]) -> Sequence[Any]:
         """The results, and after them what backward needs."""
         if self._train is None:
             with self._compiling(), torch.enable_grad():
-                inputs = self._inputs(tracked=True)
                 joint: Any = aot_export_joint_simple(
-                    self._apart, inputs, trace_joint=True, decompositions=select_decomp_table()
+                    self._function, self._inputs(tracked=True), trace_joint=True, decompositions=select_decomp_table()
                 )
-                forward, backward = min_cut_rematerialization_partition(joint, None, num_fwd_outputs=self.count)
+                count = len(self.needs_gradient)
+                forward, backward = min_cut_rematerialization_partition(joint, None, num_fwd_outputs=count)
                 self._train, self.backward = _compiled(forward), _compiled(backward)
         return self._train(_contiguous(tensors))
 
-    def _apart(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Results that are no views of what was given, which an autograd function may not return."""
-        results = self._graph_module(*tensors)
-        results = (results,) if self.returns_one else results
-        storages = {tensor.untyped_storage()._cdata for tensor in tensors}
-        return tuple([r.clone() if r.untyped_storage()._cdata in storages else r for r in results])
-
     def _inputs(self, *, tracked: bool) -> tuple[Tensor, ...]:
-        return tuple(
-            [
-                torch.empty(value.shape, dtype=value.dtype, device=value.device).requires_grad_(
-                    tracked and value.is_floating_point()
-                )
-                for value in self._given
-            ]
-        )
+        blank = [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in self._given]
+        return tuple([block.requires_grad_(tracked and block.is_floating_point()) for block in blank])
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
@@ -242,11 +300,27 @@ class _Region:
             yield
 
 
+def _with_results_apart(graph_module: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+    """The same with results that are no views of anything and stand in order, as an autograd function must return them."""
+    graph = graph_module.graph
+    output = graph.output_node()
+    returned: Any = output.args[0]
+    results = []
+    for node in (returned,) if isinstance(returned, fx.Node) else returned:
+        if not _makes_anew(node) or not node.meta["val"].is_contiguous():
+            with graph.inserting_before(output):
+                node = graph.call_function(_aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        results.append(node)
+    output.args = (tuple(results),)
+    graph_module.recompile()
+    return lambda *tensors: graph_module.forward(*tensors)
+
+
 def _compiled(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     examples = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     made: Any = compile_fx_inner(graph, examples)
     # Calling what it is made of, without the look at profilers that comes first, takes half as long.
-    compiled: Callable[[list[Any]], Sequence[Any]] = made.current_callable
+    compiled: Callable[[list[Any]], Sequence[Any]] = getattr(made, "current_callable", made)
     return compiled
 
 
@@ -257,12 +331,13 @@ def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: _Region, *tensors: Tensor) -> tuple[Tensor, ...]:
-        results = region.train(tensors)
-        kept = results[region.count :]
+        made = region.train(tensors)
+        results, kept = made[: len(region.needs_gradient)], made[len(region.needs_gradient) :]
         ctx.region = region
         ctx.sizes = [item for item in kept if not isinstance(item, Tensor)]
-        ctx.save_for_backward(*kept[: len(kept) - len(ctx.sizes)])
-        return tuple(results[: region.count])
+        ctx.save_for_backward(*[item for item in kept if isinstance(item, Tensor)])
+        ctx.mark_non_differentiable(*[r for r, needs in zip(results, region.needs_gradient, strict=True) if not needs])
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -271,7 +346,9 @@ class _Run(torch.autograd.Function):
                 "a compiled cell has no second derivatives. Leave out `compile=True` for what is differentiated twice "
                 "(`create_graph=True`)"
             )
-        return None, *ctx.region.backward([*ctx.saved_tensors, *ctx.sizes, *_contiguous(grads)])
+        received = [grad for grad, needs in zip(grads, ctx.region.needs_gradient, strict=True) if needs]
+        # What was kept is given back with its sizes first.
+        return None, *ctx.region.backward([*ctx.sizes, *ctx.saved_tensors, *_contiguous(received)])
 
 
 # Function.apply without its first line, which looks through all arguments for the wrappers of function transforms.
