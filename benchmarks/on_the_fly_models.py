@@ -244,11 +244,13 @@ class _Decide(nn.Module):
     def __init__(self, score: nn.Module) -> None:
         super().__init__()
         self.score = score
+        self.is_legal: Tensor
         self.register_buffer("is_legal", torch.arange(8).unsqueeze(1) >> torch.arange(3) & 1 > 0)
 
     def forward(self, first: Tensor, second: Tensor, third: Tensor, front: Tensor, legal: Tensor) -> Tensor:
         scores = self.score(torch.cat((first, second, third, front), 1))
-        return scores.masked_fill(~self.is_legal[legal], -torch.inf).argmax(1)
+        best: Tensor = scores.masked_fill(~self.is_legal[legal], -torch.inf).argmax(1)
+        return best
 
 
 class _Relate(nn.Module):

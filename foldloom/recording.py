@@ -83,7 +83,17 @@ def filled(template: Any, outputs: Iterator[Any]) -> Any:
         return next(outputs)
     if type(template) is OutputRun:
         return [next(outputs) for _ in range(template.length)]
+    if is_plain_list(template):
+        return list(template)
     return map_items(template, lambda item: filled(item, outputs))
+
+
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
+def is_plain_list(value: Any) -> bool:
+    """Whether it is a list of nothing but numbers and words, the heads of a sentence's words say: no need to look at each of them."""
+    return type(value) is list and _PLAIN.issuperset(map(type, value))
 
 
 def map_items(value: Any, function: Callable[[Any], Any]) -> Any:

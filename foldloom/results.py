@@ -19,7 +19,7 @@ from foldloom.errors import StackError
 from foldloom.graph import Ints, starts_of
 from foldloom.plan import Plan
 from foldloom.ragged import Ragged
-from foldloom.recording import OUTPUT, Output, OutputRun, filled, map_items, sorted_keys
+from foldloom.recording import OUTPUT, Output, OutputRun, filled, is_plain_list, map_items, sorted_keys
 
 
 def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) -> Any:
@@ -31,6 +31,8 @@ def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) 
     if type(result) is list and result and all(issubclass(item, kind) for item in set(map(type, result))):
         outputs += result
         return OutputRun(len(result))
+    if is_plain_list(result):
+        return list(result)
     return map_items(result, lambda item: template_of(item, kind, outputs))
 
 
