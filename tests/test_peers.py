@@ -163,3 +163,10 @@ def test_a_document_without_a_place_says_what_to_write(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing")
     with pytest.raises(ValueError, match="<!-- peers: begin -->"):
         readme.fill(tmp_path / "README.md", "peers", "text")
+
+
+def test_what_was_kept_can_be_read_again(tmp_path: Path) -> None:
+    rows = [Row("tree-lstm", peer, 64, 1, True, MEASURED, rate=1.0, seconds=[1.0, 2.0]) for peer in ("jax", "by-hand")]
+    report.keep(tmp_path / "kept.json", rows, {})
+    assert report.kept(tmp_path / "kept.json") == rows
+    assert {row.job for row in rows} == {("tree-lstm", 64, 1, True)}

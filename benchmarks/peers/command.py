@@ -15,7 +15,7 @@ from benchmarks.corpora import DATA
 from benchmarks.peers import goals, readme, report
 from benchmarks.peers.catalogue import PEERS, Peer
 from benchmarks.peers.environments import OWN
-from benchmarks.peers.measuring import Field, Row
+from benchmarks.peers.measuring import Field
 from benchmarks.peers.tasks import SETUPS, write
 
 WIDE = (
@@ -50,6 +50,9 @@ def add_command(commands: Any) -> None:
         "--shown", action="store_true", help="measure what the README and docs/peers.md show, whatever else is asked"
     )
     parser.add_argument("--json", type=Path, help="where everything that was seen is to be kept")
+    parser.add_argument(
+        "--add", action="store_true", help="leave in the file of --json what it has of other tasks, batches and threads"
+    )
     parser.set_defaults(run=run)
     readme.add_command(commands)
 
@@ -73,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     jobs = _jobs_of_goals(options) if options.goals else _jobs_shown() if options.shown else _jobs_as_asked(options)
     environments = {OWN, *[peer.environment for job in jobs for peer in job.peers]}
     versions = report.installed(sorted(environments)) if options.json else {}
-    rows: list[Row] = []
+    rows = report.kept(options.json) if options.add else []
     with tempfile.TemporaryDirectory() as folder:
         for threads, of_threads in itertools.groupby(jobs, key=lambda job: job.threads):
             with Field(threads, options.rounds, progress) as field:
@@ -83,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
                         seen = field.measure(files, job.batch, job.modes, job.peers)
                         progress("")
                         print(report.table(files, seen), flush=True)
-                        rows += seen
+                        rows = [row for row in rows if row.job not in {new.job for new in seen}] + seen
                         if options.json:  # after each job, so that what was seen outlives an interruption
                             report.keep(options.json, rows, versions)
     if options.goals:

@@ -100,6 +100,11 @@ class Row:
     """The load average after the last round: much more than the threads in use, and somebody else was at work."""
 
     @property
+    def job(self) -> tuple[str, int, int, bool]:
+        """What it was measured together with."""
+        return self.setup, self.batch, self.threads, self.train
+
+    @property
     def spread(self) -> float:
         """From the first quartile of the rounds to the third, relative to their median."""
         first, median, third = statistics.quantiles(self.seconds, n=4)

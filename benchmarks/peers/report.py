@@ -43,6 +43,10 @@ def installed(environments: Sequence[str]) -> dict[str, dict[str, str]]:
     return found
 
 
+def kept(path: Path) -> list[Row]:
+    return [Row(**row) for row in json.loads(path.read_text())["rows"]]
+
+
 def keep(path: Path, rows: Sequence[Row], versions: Mapping[str, Mapping[str, str]]) -> None:
     """Everything, with the machine and the versions it was seen on."""
     content = {"machine": machine(), "installed": versions, "rows": [asdict(row) for row in rows]}
