@@ -19,10 +19,7 @@ from foldloom.errors import ArgumentError, CellError
 from tests.law import assert_same, check_law, gradients
 from tests.tree_lstm import Leaf, Merge, TreeLSTM, random_trees
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="compiling a cell takes a C++ compiler, g++"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="compiling a cell takes a C++ compiler, g++")
 
 
 class CompiledTreeLSTM(TreeLSTM):
