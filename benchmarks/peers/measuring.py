@@ -98,6 +98,8 @@ class Row:
     """Of the first two training steps."""
     load: float = 0.0
     """The load average after the last round: much more than the threads in use, and somebody else was at work."""
+    commit: str = ""
+    """Of Foldloom, when it was kept: files may hold rows of several."""
 
     @property
     def job(self) -> tuple[str, int, int, bool]:

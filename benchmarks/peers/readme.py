@@ -62,10 +62,11 @@ def fill(path: Path, name: str, text: str) -> None:
 
 
 def where(machine: dict[str, Any], rows: Sequence[Row]) -> str:
+    commits = " and ".join(dict.fromkeys(row.commit or machine["commit"] for row in rows))
     spreads = [row.spread for row in rows if len(row.seconds) > 1]
     return (
         f"Seen on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, torch {machine['torch']}, "
-        f"commit {machine['commit']}, load average {max(row.load for row in rows):.1f} at most. The middle half of the rounds of a peer spans "
+        f"commit {commits}, load average {max(row.load for row in rows):.1f} at most. The middle half of the rounds of a peer spans "
         f"{statistics.median(spreads):.0%} of its figure, typically."
     )
 

@@ -49,6 +49,9 @@ def kept(path: Path) -> list[Row]:
 
 def keep(path: Path, rows: Sequence[Row], versions: Mapping[str, Mapping[str, str]]) -> None:
     """Everything, with the machine and the versions it was seen on."""
-    content = {"machine": machine(), "installed": versions, "rows": [asdict(row) for row in rows]}
+    here = machine()
+    for row in rows:
+        row.commit = row.commit or here["commit"]
+    content = {"machine": here, "installed": versions, "rows": [asdict(row) for row in rows]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n")
