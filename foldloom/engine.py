@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foldloom.compiled import distinct
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.kernels import without_drawing
 from foldloom.graph import EARLIER, Ints, Op, Type
@@ -67,8 +68,8 @@ class Session:
 
     def earlier(self, values: Ints) -> tuple[tuple[Op, ...], Ints]:
         """Ops for values that have been computed, one for each arena that they are in, and the op of each value."""
-        arenas, op_of_value = np.unique(self._placed.arena_of_value[values], return_inverse=True)
         types = [type for type, _ in self._placed.arenas]
+        arenas, op_of_value = distinct(self._placed.arena_of_value[values], len(types))
         return tuple([_earlier_op(types[arena]) for arena in arenas.tolist()]), op_of_value
 
     def row(self, value: int) -> torch.Tensor:

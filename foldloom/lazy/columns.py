@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foldloom.compiled import as_ints, distinct, planning
 from foldloom.errors import ArgumentError
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.lazy.known import numbers
@@ -134,28 +135,19 @@ class Columns:
 
         In that graph these come first, as inputs, of ops that ``earlier_of`` tells.
         """
-        operands, outputs = numbers(self.operands), numbers(self.outputs)
-        used = np.concatenate([operands, outputs])
-        is_earlier = used < self.first_value
-        earlier, position = np.unique(used[is_earlier], return_inverse=True)
-        values = used + (len(earlier) - self.first_value)
-        values[is_earlier] = position
-
+        operands, outputs, earlier = _within_part(numbers(self.operands), numbers(self.outputs), self.first_value)
         earlier_ops, op_of_earlier = earlier_of(earlier)
-        op_of_node = numbers(self.op_of_node)
-        new_ops = np.unique(op_of_node)
-        number_of_op = np.zeros(len(self.ops), np.int64)
-        number_of_op[new_ops] = np.arange(len(new_ops)) + len(earlier_ops)
+        new_ops, op_of_node = distinct(numbers(self.op_of_node), len(self.ops))
         depth = numbers(self.depth_of_node)
         nodes_of_example = numbers(self.nodes_of_example)
         nodes_of_example[:1] += len(earlier)
         graph = Graph(
             ops=(*earlier_ops, *[self.ops[op] for op in new_ops.tolist()]),
-            op_of_node=np.concatenate([op_of_earlier, number_of_op[op_of_node]]),
-            operands=values[: len(operands)],
+            op_of_node=np.concatenate([op_of_earlier, op_of_node + len(earlier_ops)]),
+            operands=operands,
             depth_of_node=np.concatenate([np.zeros(len(earlier), np.int64), np.maximum(depth - self.base_depth, 0)]),
             nodes_of_example=nodes_of_example,
-            outputs=values[len(operands) :],
+            outputs=outputs,
             value_count=len(earlier) + self.value_count - self.first_value,
             lengths=numbers(self.lengths) if self.lengths else _NONE,
         )
@@ -168,6 +160,19 @@ class Columns:
         self.first_value = self.value_count
         self.base_depth = int(depth.max(initial=self.base_depth))
         return part, earlier
+
+
+def _within_part(operands: Ints, outputs: Ints, first_value: int) -> tuple[Ints, Ints, Ints]:
+    """Operands and outputs of a part, numbered within it: first the earlier values that it uses, which are given too, then its own."""
+    if planning is not None:
+        operands, outputs, earlier = map(as_ints, planning.within_part(operands, outputs, first_value))
+        return operands, outputs, earlier
+    used = np.concatenate([operands, outputs])
+    is_earlier = used < first_value
+    earlier, position = np.unique(used[is_earlier], return_inverse=True)
+    values = used + (len(earlier) - first_value)
+    values[is_earlier] = position
+    return values[: len(operands)], values[len(operands) :], earlier
 
 
 def _renamed(shared: tuple[Hashable, ...], weights: dict[str, str]) -> tuple[Hashable, ...]:

@@ -48,6 +48,8 @@ class Scheduler(ABC):
 
 def _in_pieces(step_of_node: Ints, largest: int) -> Ints:
     """Split steps that are too large into pieces of about equal size, which run one after the other."""
+    if len(step_of_node) <= largest:
+        return step_of_node
     scheduled = np.flatnonzero(step_of_node != UNSCHEDULED)
     steps = step_of_node[scheduled]
     sizes = np.bincount(steps)

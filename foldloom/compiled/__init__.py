@@ -1,0 +1,27 @@
+"""Planning in C: `planning` is `_planning.c`, or None where it was not compiled. Then whoever uses it does the same with numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foldloom.graph import Ints
+
+try:
+    from foldloom.compiled import _planning as planning
+except ImportError:
+    planning = None  # type: ignore[assignment]
+
+__all__ = ["as_ints", "distinct", "planning"]
+
+
+def as_ints(column: bytearray) -> Ints:
+    """What a function in C gives, as an array that shares its memory."""
+    return np.frombuffer(column, np.int64)
+
+
+def distinct(numbers: Ints, bound: int) -> tuple[Ints, Ints]:
+    """The distinct ones of numbers below a bound, in order, and for each number which of them it is."""
+    if planning is None:
+        return np.unique(numbers, return_inverse=True)
+    found, which = map(as_ints, planning.distinct(numbers, bound))
+    return found, which

@@ -1,0 +1,756 @@
+/* Planning, node by node.
+
+   What a batch asks is planned as arrays. numpy is quick where arrays are long, but every call of it takes a microsecond or two, and a
+   batch that runs in parts, because its examples branch on what was computed, plans a few dozen nodes at a time, many times over. Here
+   the same is done by plain loops. Schedulers, `layout` and `lazy.columns` say in numpy what each function is to give, to the last
+   number, and do so where this file was not compiled.
+
+   Columns come as arrays of eight-byte numbers and go as bytearrays, which numpy takes over without copying. Whoever reads a
+   graph from a file may have been given anything, so all numbers that are used as indices are looked at first. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#define MOST_TAKEN 40 /* arrays that one function holds */
+
+static PyObject *name_inputs, *name_outputs, *name_ragged;
+static PyObject *step_type, *read_type, *write_type, *accesses; /* of foldloom.plan */
+
+/* What a function has taken, to be given back in one go. */
+typedef struct {
+    void *blocks[MOST_TAKEN];
+    Py_buffer views[MOST_TAKEN];
+    int block_count, view_count;
+} Taken;
+
+typedef struct {
+    const int64_t *at;
+    Py_ssize_t size;
+} Column;
+
+static void give_back(Taken *taken)
+{
+    while (taken->block_count)
+        PyMem_Free(taken->blocks[--taken->block_count]);
+    while (taken->view_count)
+        PyBuffer_Release(&taken->views[--taken->view_count]);
+}
+
+/* So many zeros. */
+static int64_t *take(Taken *taken, Py_ssize_t size)
+{
+    void *block = PyMem_Calloc(size > 0 ? size : 1, sizeof(int64_t));
+    if (block == NULL)
+        PyErr_NoMemory();
+    else
+        taken->blocks[taken->block_count++] = block;
+    return block;
+}
+
+static int take_column(Taken *taken, PyObject *array, Column *column)
+{
+    Py_buffer *view = &taken->views[taken->view_count];
+    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS) < 0)
+        return -1;
+    taken->view_count++;
+    if (view->itemsize != sizeof(int64_t)) {
+        PyErr_SetString(PyExc_TypeError, "a column has eight bytes for each number");
+        return -1;
+    }
+    column->at = view->buf;
+    column->size = view->len / (Py_ssize_t)sizeof(int64_t);
+    return 0;
+}
+
+static PyObject *new_column(Py_ssize_t size, int64_t **at)
+{
+    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, size * (Py_ssize_t)sizeof(int64_t));
+    if (bytes != NULL)
+        *at = (int64_t *)PyByteArray_AS_STRING(bytes);
+    return bytes;
+}
+
+static int are_below(Column column, int64_t least, int64_t bound, const char *what)
+{
+    for (Py_ssize_t i = 0; i < column.size; i++)
+        if (column.at[i] < least || column.at[i] >= bound) {
+            PyErr_Format(PyExc_IndexError, "%s %lld is not from %lld to %lld", what, (long long)column.at[i], (long long)least,
+                         (long long)bound - 1);
+            return 0;
+        }
+    return 1;
+}
+
+/* ---- Graphs. */
+
+/* One side of all ops: the types of op `o` are those from first[o] to first[o + 1]. */
+typedef struct {
+    int64_t *first;
+    int64_t *ragged;
+    int64_t *ragged_of_op; /* how many of an op's are */
+} Side;
+
+typedef struct {
+    Py_ssize_t ops, nodes;
+    Column op_of_node, lengths;
+    Side in, out;
+    int64_t *operands, *values, *length; /* of each node, the first one; after the last node, how many there are */
+} Graph;
+
+static int take_side(Taken *taken, PyObject *ops, PyObject *name, Side *side)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(ops), total = 0, capacity = 8 * count + 8;
+    if (!(side->first = take(taken, count + 1)) || !(side->ragged_of_op = take(taken, count)))
+        return -1;
+    int64_t *ragged = PyMem_Malloc(capacity * sizeof(int64_t));
+    if (ragged == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t op = 0; op < count; op++) {
+        PyObject *types = PyObject_GetAttr(PyTuple_GET_ITEM(ops, op), name);
+        if (types == NULL || !PyTuple_Check(types)) {
+            if (types != NULL)
+                PyErr_SetString(PyExc_TypeError, "the types of an op are a tuple");
+            Py_XDECREF(types);
+            PyMem_Free(ragged);
+            return -1;
+        }
+        Py_ssize_t size = PyTuple_GET_SIZE(types);
+        if (total + size > capacity) {
+            capacity = 2 * (total + size);
+            int64_t *larger = PyMem_Realloc(ragged, capacity * sizeof(int64_t));
+            if (larger == NULL) {
+                PyErr_NoMemory();
+                Py_DECREF(types);
+                PyMem_Free(ragged);
+                return -1;
+            }
+            ragged = larger;
+        }
+        for (Py_ssize_t slot = 0; slot < size; slot++) {
+            PyObject *is_ragged = PyObject_GetAttr(PyTuple_GET_ITEM(types, slot), name_ragged);
+            if (is_ragged == NULL) {
+                Py_DECREF(types);
+                PyMem_Free(ragged);
+                return -1;
+            }
+            ragged[total + slot] = is_ragged == Py_True;
+            side->ragged_of_op[op] += is_ragged == Py_True;
+            Py_DECREF(is_ragged);
+        }
+        total += size;
+        side->first[op + 1] = total;
+        Py_DECREF(types);
+    }
+    side->ragged = ragged;
+    taken->blocks[taken->block_count++] = ragged;
+    return 0;
+}
+
+static int64_t rows_on(const Side *side, int64_t op, const Graph *graph, int64_t *length)
+{
+    int64_t rows = side->first[op + 1] - side->first[op] - side->ragged_of_op[op];
+    for (int64_t n = side->ragged_of_op[op]; n > 0; n--)
+        rows += graph->lengths.at[(*length)++];
+    return rows;
+}
+
+/* A graph whose numbers have been looked at. */
+static int take_graph(Taken *taken, PyObject *ops, PyObject *op_of_node, PyObject *lengths, Graph *graph)
+{
+    if (!PyTuple_Check(ops)) {
+        PyErr_SetString(PyExc_TypeError, "ops are a tuple");
+        return -1;
+    }
+    graph->ops = PyTuple_GET_SIZE(ops);
+    if (take_column(taken, op_of_node, &graph->op_of_node) < 0 || take_column(taken, lengths, &graph->lengths) < 0 ||
+        take_side(taken, ops, name_inputs, &graph->in) < 0 || take_side(taken, ops, name_outputs, &graph->out) < 0)
+        return -1;
+    if (!are_below(graph->op_of_node, 0, graph->ops, "op") || !are_below(graph->lengths, 0, INT64_MAX, "length"))
+        return -1;
+    graph->nodes = graph->op_of_node.size;
+    if (!(graph->operands = take(taken, graph->nodes + 1)) || !(graph->values = take(taken, graph->nodes + 1)) ||
+        !(graph->length = take(taken, graph->nodes + 1)))
+        return -1;
+    for (Py_ssize_t node = 0; node < graph->nodes; node++) {
+        int64_t op = graph->op_of_node.at[node], length = graph->length[node];
+        if (length + graph->in.ragged_of_op[op] + graph->out.ragged_of_op[op] > graph->lengths.size) {
+            PyErr_SetString(PyExc_IndexError, "a graph has fewer lengths than ragged operands and outputs");
+            return -1;
+        }
+        graph->operands[node + 1] = graph->operands[node] + rows_on(&graph->in, op, graph, &length);
+        graph->values[node + 1] = graph->values[node] + rows_on(&graph->out, op, graph, &length);
+        graph->length[node + 1] = length;
+    }
+    return 0;
+}
+
+static int has_operands(const Graph *graph, Column operands)
+{
+    if (operands.size == graph->operands[graph->nodes])
+        return are_below(operands, 0, graph->values[graph->nodes], "operand");
+    PyErr_SetString(PyExc_IndexError, "a graph has another number of operands than its nodes take");
+    return 0;
+}
+
+/* ---- Scheduling. */
+
+/* The order that sorts numbers, of equal ones the first first. There are as many as ops: few. */
+static void order_of(const double *numbers, Py_ssize_t count, int64_t *order)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t place = i;
+        for (; place > 0 && numbers[order[place - 1]] > numbers[i]; place--)
+            order[place] = order[place - 1];
+        order[place] = i;
+    }
+}
+
+/* The step of every node, -1 for inputs. See schedulers/by_agenda.py. */
+static PyObject *by_agenda(PyObject *self, PyObject *args)
+{
+    PyObject *ops, *op_column, *operand_column, *depth_column, *length_column, *result = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOO", &ops, &op_column, &operand_column, &depth_column, &length_column))
+        return NULL;
+    Taken taken = {0};
+    Graph graph;
+    Column operands, depth;
+    if (take_graph(&taken, ops, op_column, length_column, &graph) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
+        take_column(&taken, depth_column, &depth) < 0 || !has_operands(&graph, operands))
+        goto done;
+    if (depth.size != graph.nodes) {
+        PyErr_SetString(PyExc_IndexError, "a graph has a depth for each node");
+        goto done;
+    }
+    int64_t *node_of_value, *first_reader, *next_reader, *readers, *waiting_for, *total, *count, *rank, *by_rank, *first, *last, *next;
+    double *mean;
+    if (!(node_of_value = take(&taken, graph.values[graph.nodes])) || !(first_reader = take(&taken, graph.nodes + 1)) ||
+        !(next_reader = take(&taken, graph.nodes)) || !(readers = take(&taken, operands.size)) ||
+        !(waiting_for = take(&taken, graph.nodes)) || !(total = take(&taken, graph.ops)) || !(count = take(&taken, graph.ops)) ||
+        !(rank = take(&taken, graph.ops)) || !(by_rank = take(&taken, graph.ops)) || !(first = take(&taken, graph.ops)) ||
+        !(last = take(&taken, graph.ops)) || !(next = take(&taken, graph.nodes)) || !(mean = (double *)take(&taken, graph.ops)))
+        goto done;
+
+    for (Py_ssize_t node = 0; node < graph.nodes; node++) {
+        for (int64_t value = graph.values[node]; value < graph.values[node + 1]; value++)
+            node_of_value[value] = node;
+        total[graph.op_of_node.at[node]] += depth.at[node];
+        count[graph.op_of_node.at[node]]++;
+    }
+    for (Py_ssize_t op = 0; op < graph.ops; op++)
+        mean[op] = (double)total[op] / (double)(count[op] ? count[op] : 1);
+    order_of(mean, graph.ops, by_rank);
+    for (Py_ssize_t place = 0; place < graph.ops; place++)
+        rank[by_rank[place]] = place;
+
+    /* Who reads each node, as runs of one array. */
+    for (Py_ssize_t i = 0; i < operands.size; i++)
+        if (depth.at[node_of_value[operands.at[i]]] > 0)
+            first_reader[node_of_value[operands.at[i]] + 1]++;
+    for (Py_ssize_t node = 0; node < graph.nodes; node++) {
+        first_reader[node + 1] += first_reader[node];
+        next_reader[node] = first_reader[node];
+    }
+    for (Py_ssize_t node = 0; node < graph.nodes; node++)
+        for (int64_t i = graph.operands[node]; i < graph.operands[node + 1]; i++) {
+            int64_t source = node_of_value[operands.at[i]];
+            if (depth.at[source] > 0) {
+                readers[next_reader[source]++] = node;
+                waiting_for[node]++;
+            }
+        }
+
+    /* The agenda of an op is a chain of nodes, numbered from one so that zero is the end. */
+    int64_t *step_of_node;
+    if ((result = new_column(graph.nodes, &step_of_node)) == NULL)
+        goto done;
+#define ADD_TO_AGENDA(node)                                                                                                      \
+    do {                                                                                                                         \
+        int64_t its_op = graph.op_of_node.at[node];                                                                              \
+        if (first[its_op])                                                                                                       \
+            next[last[its_op] - 1] = (node) + 1;                                                                                 \
+        else                                                                                                                     \
+            first[its_op] = (node) + 1;                                                                                          \
+        last[its_op] = (node) + 1;                                                                                               \
+        if (rank[its_op] < lowest)                                                                                               \
+            lowest = rank[its_op];                                                                                               \
+    } while (0)
+    int64_t lowest = graph.ops;
+    for (Py_ssize_t node = 0; node < graph.nodes; node++) {
+        step_of_node[node] = -1;
+        if (depth.at[node] > 0 && !waiting_for[node])
+            ADD_TO_AGENDA(node);
+    }
+    for (int64_t step = 0; lowest < graph.ops; step++) {
+        int64_t op = by_rank[lowest], node = first[op];
+        first[op] = 0;
+        while (node) {
+            int64_t following = next[node - 1];
+            next[node - 1] = 0;
+            step_of_node[node - 1] = step;
+            for (int64_t i = first_reader[node - 1]; i < first_reader[node]; i++)
+                if (--waiting_for[readers[i]] == 0)
+                    ADD_TO_AGENDA(readers[i]);
+            node = following;
+        }
+        while (lowest < graph.ops && !first[by_rank[lowest]])
+            lowest++;
+    }
+#undef ADD_TO_AGENDA
+done:
+    give_back(&taken);
+    return result;
+}
+
+/* ---- Placement. See layout.py. */
+
+typedef struct {
+    int64_t size, number;
+} Example;
+
+static int larger_first(const void *a, const void *b)
+{
+    const Example *left = a, *right = b;
+    if (left->size != right->size)
+        return left->size > right->size ? -1 : 1;
+    return left->number < right->number ? -1 : 1;
+}
+
+/* The nodes run after run, and the operands of all runs slot by slot. */
+static PyObject *arrange(PyObject *self, PyObject *args)
+{
+    PyObject *ops, *op_column, *operand_column, *length_column, *example_column, *step_column, *result = NULL;
+    Py_ssize_t earlier_ops;
+    if (!PyArg_ParseTuple(args, "OOOOOOn", &ops, &op_column, &operand_column, &length_column, &example_column, &step_column,
+                          &earlier_ops))
+        return NULL;
+    Taken taken = {0};
+    Graph graph;
+    Column operands, nodes_of_example, step_of_node;
+    PyObject *columns[7] = {NULL};
+    if (take_graph(&taken, ops, op_column, length_column, &graph) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
+        take_column(&taken, example_column, &nodes_of_example) < 0 || take_column(&taken, step_column, &step_of_node) < 0 ||
+        !has_operands(&graph, operands) || !are_below(step_of_node, -1, graph.nodes, "step") ||
+        !are_below(nodes_of_example, 0, graph.nodes + 1, "number of nodes"))
+        goto done;
+    Example *examples;
+    int64_t *first_node, *place_of_run, *number_in_op, *seen;
+    int64_t run_ids = graph.ops + graph.nodes, total = 0;
+    if (!(examples = (Example *)take(&taken, 2 * nodes_of_example.size)) || !(first_node = take(&taken, nodes_of_example.size)) ||
+        !(place_of_run = take(&taken, run_ids + 1)) || !(number_in_op = take(&taken, graph.nodes)) || !(seen = take(&taken, graph.ops)))
+        goto done;
+    for (Py_ssize_t example = 0; example < nodes_of_example.size; example++) {
+        examples[example] = (Example){nodes_of_example.at[example], example};
+        first_node[example] = total;
+        total += nodes_of_example.at[example];
+    }
+    if (total != graph.nodes || step_of_node.size != graph.nodes) {
+        PyErr_SetString(PyExc_IndexError, "examples and a schedule have as many nodes as their graph");
+        goto done;
+    }
+    qsort(examples, nodes_of_example.size, sizeof(Example), larger_first);
+
+    /* Inputs come before the steps, under the numbers of their ops. */
+#define RUN(node) (step_of_node.at[node] < 0 ? graph.op_of_node.at[node] : step_of_node.at[node] + graph.ops)
+    int64_t run_count = 0, input_runs = 0, given = 0;
+    for (Py_ssize_t node = 0; node < graph.nodes; node++) {
+        place_of_run[RUN(node) + 1]++;
+        number_in_op[node] = seen[graph.op_of_node.at[node]]++;
+        given += step_of_node.at[node] < 0 && graph.op_of_node.at[node] >= earlier_ops;
+    }
+    for (int64_t run = 0; run < run_ids; run++) {
+        run_count += place_of_run[run + 1] > 0;
+        input_runs += run < graph.ops && place_of_run[run + 1] > 0;
+    }
+    int64_t *nodes, *run_op, *run_size, *values, *rows, *lengths, *input_order;
+    if (!(columns[0] = new_column(graph.nodes, &nodes)) || !(columns[1] = new_column(run_count, &run_op)) ||
+        !(columns[2] = new_column(run_count, &run_size)) || !(columns[3] = new_column(operands.size, &values)) ||
+        !(columns[6] = new_column(given, &input_order)))
+        goto done;
+    for (int64_t run = 0, used = 0; run < run_ids; run++) {
+        if (place_of_run[run + 1])
+            run_size[used++] = place_of_run[run + 1];
+        place_of_run[run + 1] += place_of_run[run];
+    }
+    for (Py_ssize_t i = 0; i < nodes_of_example.size; i++)
+        for (int64_t node = first_node[examples[i].number], end = node + examples[i].size; node < end; node++)
+            nodes[place_of_run[RUN(node)]++] = node;
+#undef RUN
+    int64_t blocks = 0, ragged_members = 0;
+    for (int64_t run = 0, place = 0; run < run_count; place += run_size[run++]) {
+        int64_t op = run_op[run] = graph.op_of_node.at[nodes[place]];
+        blocks += graph.in.first[op + 1] - graph.in.first[op];
+        ragged_members += graph.in.ragged_of_op[op] * run_size[run];
+        if (run < input_runs && op >= earlier_ops)
+            for (int64_t i = 0; i < run_size[run]; i++)
+                *input_order++ = number_in_op[nodes[place + i]];
+    }
+    if (!(columns[4] = new_column(blocks, &rows)) || !(columns[5] = new_column(ragged_members, &lengths)))
+        goto done;
+    /* From here on these say where the next slot of each node begins. */
+    int64_t *next_operand = graph.operands, *next_length = graph.length;
+    for (int64_t run = 0, place = 0; run < run_count; place += run_size[run++])
+        for (int64_t slot = graph.in.first[run_op[run]]; slot < graph.in.first[run_op[run] + 1]; slot++) {
+            int64_t *before = values;
+            for (int64_t i = 0; i < run_size[run]; i++) {
+                int64_t node = nodes[place + i], size = 1;
+                if (graph.in.ragged[slot])
+                    *lengths++ = size = graph.lengths.at[next_length[node]++];
+                for (; size > 0; size--)
+                    *values++ = operands.at[next_operand[node]++];
+            }
+            *rows++ = values - before;
+        }
+    result = Py_BuildValue("(OOOOOOO)L", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],
+                           (long long)input_runs);
+done:
+    for (int i = 0; i < 7; i++)
+        Py_XDECREF(columns[i]);
+    give_back(&taken);
+    return result;
+}
+
+/* A named tuple of numbers, the field `enumerated` of which is one of plan.Access; -1 if none is. */
+static PyObject *new_record(PyObject *type, const int64_t *numbers, Py_ssize_t size, Py_ssize_t enumerated)
+{
+    PyObject *record = ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, size);
+    for (Py_ssize_t i = 0; record != NULL && i < size; i++) {
+        PyObject *field = i == enumerated ? Py_NewRef(PyTuple_GET_ITEM(accesses, numbers[i])) : PyLong_FromLongLong(numbers[i]);
+        if (field == NULL)
+            Py_CLEAR(record);
+        else
+            PyTuple_SET_ITEM(record, i, field);
+    }
+    return record;
+}
+
+enum { SLICE, BROADCAST, GATHER };
+
+/* A read under construction, in the order of the fields of plan.Read. */
+typedef struct {
+    int64_t arena, access, start, size, slots, lengths;
+} Read;
+
+static Read read_of(const int64_t *rows_of_values, const int64_t *arena_of_value, const int64_t *values, int64_t size)
+{
+    Read read = {0, SLICE, 0, size, 1, -1};
+    if (size == 0)
+        return read;
+    int ascends = 1, repeats = 1;
+    read.arena = arena_of_value[values[0]];
+    read.start = rows_of_values[values[0]];
+    for (int64_t i = 1; i < size && (ascends || repeats); i++) {
+        ascends &= rows_of_values[values[i]] == read.start + i;
+        repeats &= rows_of_values[values[i]] == read.start;
+    }
+    read.access = ascends ? SLICE : repeats ? BROADCAST : GATHER;
+    return read;
+}
+
+static int add_record(PyObject *list, PyObject *type, const int64_t *numbers, Py_ssize_t size, Py_ssize_t enumerated)
+{
+    PyObject *record = new_record(type, numbers, size, enumerated);
+    int failed = record == NULL || PyList_Append(list, record) < 0;
+    Py_XDECREF(record);
+    return failed ? -1 : 0;
+}
+
+/* Where every value lives, and what steps and outputs read and write. */
+static PyObject *lay_out(PyObject *self, PyObject *args)
+{
+    PyObject *ops, *op_column, *length_column, *output_column, *node_column, *run_op_column, *run_size_column, *operand_column,
+        *row_column, *arena_column, *input_arena_column, *kept_column, *earlier_arena_column, *earlier_row_column, *result = NULL;
+    Py_ssize_t earlier_ops, input_runs;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOOnn", &ops, &op_column, &length_column, &output_column, &node_column, &run_op_column,
+                          &run_size_column, &operand_column, &row_column, &arena_column, &input_arena_column, &kept_column,
+                          &earlier_arena_column, &earlier_row_column, &earlier_ops, &input_runs))
+        return NULL;
+    Taken taken = {0};
+    Graph graph;
+    Column outputs, nodes, run_op, run_size, operands, block_rows, arena_of_output, arena_of_input, kept, earlier_arena, earlier_row;
+    PyObject *columns[6] = {NULL}, *writes_of_inputs = PyList_New(0), *steps = PyList_New(0), *output_reads = PyList_New(0);
+    if (!writes_of_inputs || !steps || !output_reads)
+        goto done;
+    if (take_graph(&taken, ops, op_column, length_column, &graph) < 0 || take_column(&taken, output_column, &outputs) < 0 ||
+        take_column(&taken, node_column, &nodes) < 0 || take_column(&taken, run_op_column, &run_op) < 0 ||
+        take_column(&taken, run_size_column, &run_size) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
+        take_column(&taken, row_column, &block_rows) < 0 || take_column(&taken, arena_column, &arena_of_output) < 0 ||
+        take_column(&taken, input_arena_column, &arena_of_input) < 0 || take_column(&taken, kept_column, &kept) < 0 ||
+        take_column(&taken, earlier_arena_column, &earlier_arena) < 0 || take_column(&taken, earlier_row_column, &earlier_row) < 0)
+        goto done;
+    int64_t value_count = graph.values[graph.nodes];
+    if (!are_below(outputs, 0, value_count, "output") || !are_below(arena_of_output, 0, kept.size, "arena") ||
+        !are_below(earlier_arena, 0, kept.size, "arena"))
+        goto done;
+    if (earlier_arena.size > value_count || earlier_row.size != earlier_arena.size ||
+        arena_of_output.size != graph.out.first[graph.ops] || arena_of_input.size != graph.in.first[graph.ops]) {
+        PyErr_SetString(PyExc_IndexError, "an op has an arena for each of its types, an earlier value an arena and a row");
+        goto done;
+    }
+
+    if (!are_below(nodes, 0, graph.nodes, "node") || !are_below(run_op, 0, graph.ops, "op") ||
+        !are_below(operands, 0, value_count, "operand"))
+        goto done;
+    int64_t members = 0, blocks = 0, block_total = 0, write_count = 0;
+    for (Py_ssize_t run = 0; run < run_op.size && run < run_size.size; run++) {
+        members += run_size.at[run];
+        blocks += graph.in.first[run_op.at[run] + 1] - graph.in.first[run_op.at[run]];
+        write_count += graph.out.first[run_op.at[run] + 1] - graph.out.first[run_op.at[run]];
+    }
+    for (Py_ssize_t block = 0; block < block_rows.size; block++)
+        block_total += block_rows.at[block];
+    if (run_op.size != run_size.size || members != nodes.size || blocks != block_rows.size || block_total != operands.size) {
+        PyErr_SetString(PyExc_IndexError, "runs have other numbers of nodes and operands than their graph");
+        goto done;
+    }
+
+    int64_t *arena_of_value, *row_of_value, *filled, *indices, *block_of_output, *row_of_output, *outputs_in_arena, *by_arena, *written;
+    if (!(columns[0] = new_column(value_count, &arena_of_value)) || !(columns[1] = new_column(value_count, &row_of_value)) ||
+        !(columns[2] = new_column(kept.size, &filled)) || !(indices = take(&taken, operands.size + outputs.size)) ||
+        !(columns[4] = new_column(outputs.size, &block_of_output)) || !(columns[5] = new_column(outputs.size, &row_of_output)) ||
+        !(outputs_in_arena = take(&taken, kept.size)) || !(by_arena = take(&taken, outputs.size)) ||
+        !(written = take(&taken, 3 * write_count)))
+        goto done;
+    int64_t index_count = 0;
+    memcpy(filled, kept.at, kept.size * sizeof(int64_t));
+    memcpy(arena_of_value, earlier_arena.at, earlier_arena.size * sizeof(int64_t));
+    memcpy(row_of_value, earlier_row.at, earlier_row.size * sizeof(int64_t));
+
+    /* Each output of a run is a block of rows behind all that its arena holds. */
+#define IS_EARLIER(run) ((run) < input_runs && run_op.at[run] < earlier_ops)
+    int64_t *write = written, *next_value = graph.values, *next_length = graph.length;
+    for (Py_ssize_t run = 0, place = 0; run < run_op.size; place += run_size.at[run++]) {
+        int64_t op = run_op.at[run], size = run_size.at[run];
+        if (IS_EARLIER(run))
+            continue;
+        for (int64_t i = 0; i < size; i++)
+            next_length[nodes.at[place + i]] += graph.in.ragged_of_op[op];
+        for (int64_t slot = graph.out.first[op]; slot < graph.out.first[op + 1]; slot++, write += 3) {
+            int64_t arena = write[0] = arena_of_output.at[slot], start = write[1] = filled[arena];
+            for (int64_t i = 0; i < size; i++) {
+                int64_t node = nodes.at[place + i];
+                for (int64_t left = graph.out.ragged[slot] ? graph.lengths.at[next_length[node]++] : 1; left > 0; left--) {
+                    arena_of_value[next_value[node]] = arena;
+                    row_of_value[next_value[node]++] = filled[arena]++;
+                }
+            }
+            write[2] = filled[arena] - start;
+        }
+    }
+
+    const int64_t *values = operands.at, *rows = block_rows.at;
+    int64_t lengths_before = 0, member = 0;
+    write = written;
+    for (Py_ssize_t run = 0; run < run_op.size; run++) {
+        int64_t op = run_op.at[run], size = run_size.at[run];
+        int is_input = run < input_runs;
+        if (IS_EARLIER(run))
+            continue;
+        PyObject *reads = PyList_New(0), *writes = PyList_New(0);
+        int failed = reads == NULL || writes == NULL;
+        Read read = {0};
+        for (int64_t slot = graph.in.first[op]; !failed && slot < graph.in.first[op + 1]; slot++, values += *rows++) {
+            Read here = read_of(row_of_value, arena_of_value, values, *rows);
+            if (graph.in.ragged[slot] && graph.lengths.size) {
+                here.lengths = lengths_before;
+                lengths_before += size;
+                if (*rows == 0)
+                    here.arena = arena_of_input.at[slot];
+            }
+            if (here.access == GATHER) {
+                here.start = index_count;
+                for (int64_t i = 0; i < *rows; i++)
+                    indices[index_count++] = row_of_value[values[i]];
+            }
+            /* Neighbouring gathers from one arena are one. */
+            if (read.slots && read.access == GATHER && here.access == GATHER && read.arena == here.arena && read.lengths < 0 &&
+                here.lengths < 0) {
+                read.slots++;
+                continue;
+            }
+            if (read.slots)
+                failed = add_record(reads, read_type, (int64_t *)&read, 6, 1) < 0;
+            read = here;
+        }
+        if (!failed && read.slots)
+            failed = add_record(reads, read_type, (int64_t *)&read, 6, 1) < 0;
+        for (int64_t slot = graph.out.first[op]; !failed && slot < graph.out.first[op + 1]; slot++, write += 3)
+            failed = add_record(is_input ? writes_of_inputs : writes, write_type, write, 3, -1) < 0;
+        if (!failed && !is_input) {
+            PyObject *step = ((PyTypeObject *)step_type)->tp_alloc((PyTypeObject *)step_type, 5);
+            if (step != NULL) {
+                PyTuple_SET_ITEM(step, 0, PyLong_FromLongLong(op));
+                PyTuple_SET_ITEM(step, 1, PyLong_FromLongLong(member));
+                PyTuple_SET_ITEM(step, 2, PyLong_FromLongLong(size));
+                PyTuple_SET_ITEM(step, 3, PyList_AsTuple(reads));
+                PyTuple_SET_ITEM(step, 4, PyList_AsTuple(writes));
+            }
+            failed = step == NULL || PyErr_Occurred() || PyList_Append(steps, step) < 0;
+            Py_XDECREF(step);
+            member += size;
+        }
+        Py_XDECREF(reads);
+        Py_XDECREF(writes);
+        if (failed)
+            goto done;
+    }
+#undef IS_EARLIER
+
+    /* What the batch gives back: one block for each arena. Whoever changes the result of one example in place must not change that
+       of another, so a row that several have is read once for each. */
+    for (Py_ssize_t i = 0; i < outputs.size; i++)
+        outputs_in_arena[arena_of_value[outputs.at[i]]]++;
+    for (int64_t arena = 0, first = 0, block = 0; arena < kept.size; arena++) {
+        int64_t count = outputs_in_arena[arena], found = 0;
+        if (count == 0)
+            continue;
+        for (Py_ssize_t i = 0; i < outputs.size; i++)
+            if (arena_of_value[outputs.at[i]] == arena) {
+                block_of_output[i] = block;
+                row_of_output[i] = found;
+                by_arena[first + found++] = outputs.at[i];
+            }
+        Read read = read_of(row_of_value, arena_of_value, by_arena + first, count);
+        if (read.access != SLICE) {
+            read.access = GATHER;
+            read.start = index_count;
+            for (int64_t i = 0; i < count; i++)
+                indices[index_count++] = row_of_value[by_arena[first + i]];
+        }
+        if (add_record(output_reads, read_type, (int64_t *)&read, 6, 1) < 0)
+            goto done;
+        first += count;
+        block++;
+    }
+    int64_t *kept_indices;
+    if ((columns[3] = new_column(index_count, &kept_indices)) == NULL)
+        goto done;
+    memcpy(kept_indices, indices, index_count * sizeof(int64_t));
+    result = Py_BuildValue("(OOOOOO)OOO", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], writes_of_inputs,
+                           steps, output_reads);
+done:
+    for (int i = 0; i < 6; i++)
+        Py_XDECREF(columns[i]);
+    Py_XDECREF(writes_of_inputs);
+    Py_XDECREF(steps);
+    Py_XDECREF(output_reads);
+    give_back(&taken);
+    return result;
+}
+
+/* ---- Batches that run in parts. See lazy/columns.py. */
+
+/* Operands and outputs of a part, numbered within it: first the values of earlier parts that it uses, which are given too, then its own. */
+static PyObject *within_part(PyObject *self, PyObject *args)
+{
+    PyObject *operand_column, *output_column, *result = NULL, *columns[3] = {NULL};
+    long long first_value;
+    if (!PyArg_ParseTuple(args, "OOL", &operand_column, &output_column, &first_value))
+        return NULL;
+    Taken taken = {0};
+    Column used[2];
+    int64_t *number, *renumbered[2], *earlier, count = 0;
+    if (take_column(&taken, operand_column, &used[0]) < 0 || take_column(&taken, output_column, &used[1]) < 0 ||
+        !are_below(used[0], 0, INT64_MAX, "operand") || !are_below(used[1], 0, INT64_MAX, "output") ||
+        !(number = take(&taken, first_value)))
+        goto done;
+    for (int side = 0; side < 2; side++)
+        for (Py_ssize_t i = 0; i < used[side].size; i++)
+            if (used[side].at[i] < first_value)
+                number[used[side].at[i]] = 1;
+    for (int64_t value = 0; value < first_value; value++)
+        count += number[value];
+    if ((columns[2] = new_column(count, &earlier)) == NULL)
+        goto done;
+    for (int64_t value = 0, next = 0; value < first_value; value++)
+        if (number[value]) {
+            number[value] = next;
+            earlier[next++] = value;
+        }
+    for (int side = 0; side < 2; side++) {
+        if ((columns[side] = new_column(used[side].size, &renumbered[side])) == NULL)
+            goto done;
+        for (Py_ssize_t i = 0; i < used[side].size; i++) {
+            int64_t value = used[side].at[i];
+            renumbered[side][i] = value < first_value ? number[value] : value - first_value + count;
+        }
+    }
+    result = Py_BuildValue("OOO", columns[0], columns[1], columns[2]);
+done:
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(columns[i]);
+    give_back(&taken);
+    return result;
+}
+
+/* The distinct numbers of a column, which are below a bound, in order; and for each of the column which of them it is. */
+static PyObject *distinct(PyObject *self, PyObject *args)
+{
+    PyObject *column, *result = NULL, *columns[2] = {NULL};
+    long long bound;
+    if (!PyArg_ParseTuple(args, "OL", &column, &bound))
+        return NULL;
+    Taken taken = {0};
+    Column numbers;
+    int64_t *place, *found, *which, count = 0;
+    if (take_column(&taken, column, &numbers) < 0 || !are_below(numbers, 0, bound, "number") || !(place = take(&taken, bound)))
+        goto done;
+    for (Py_ssize_t i = 0; i < numbers.size; i++)
+        place[numbers.at[i]] = 1;
+    for (int64_t number = 0; number < bound; number++)
+        count += place[number];
+    if (!(columns[0] = new_column(count, &found)) || !(columns[1] = new_column(numbers.size, &which)))
+        goto done;
+    for (int64_t number = 0, next = 0; number < bound; number++)
+        if (place[number]) {
+            place[number] = next;
+            found[next++] = number;
+        }
+    for (Py_ssize_t i = 0; i < numbers.size; i++)
+        which[i] = place[numbers.at[i]];
+    result = Py_BuildValue("OO", columns[0], columns[1]);
+done:
+    Py_XDECREF(columns[0]);
+    Py_XDECREF(columns[1]);
+    give_back(&taken);
+    return result;
+}
+
+static PyObject *bind(PyObject *self, PyObject *args)
+{
+    PyObject *step, *read, *write, *kinds;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type, &kinds))
+        return NULL;
+    Py_XSETREF(step_type, Py_NewRef(step));
+    Py_XSETREF(read_type, Py_NewRef(read));
+    Py_XSETREF(write_type, Py_NewRef(write));
+    Py_XSETREF(accesses, Py_NewRef(kinds));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_VARARGS, "Say what steps, reads, writes and the three ways to read are."},
+    {"by_agenda", by_agenda, METH_VARARGS, "The step of every node, -1 for inputs."},
+    {"arrange", arrange, METH_VARARGS, "The nodes run after run, and the operands of all runs slot by slot."},
+    {"lay_out", lay_out, METH_VARARGS, "Where every value lives, and what steps and outputs read and write."},
+    {"within_part", within_part, METH_VARARGS, "Operands and outputs of a part, numbered within it, and the earlier values among them."},
+    {"distinct", distinct, METH_VARARGS, "The distinct numbers of a column, and for each of the column which of them it is."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "foldloom.compiled._planning", .m_doc = "Planning, node by node.", .m_size = -1, .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__planning(void)
+{
+    struct { PyObject **place; const char *text; } names[] = {
+        {&name_inputs, "inputs"}, {&name_outputs, "outputs"}, {&name_ragged, "ragged"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return NULL;
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,39 @@
+from typing import Any
+
+from foldloom.graph import Ints, Op
+
+def bind(step: type[Any], read: type[Any], write: type[Any], accesses: tuple[Any, ...], /) -> None: ...
+def by_agenda(
+    ops: tuple[Op, ...], op_of_node: Ints, operands: Ints, depth_of_node: Ints, lengths: Ints, /
+) -> bytearray: ...
+def arrange(
+    ops: tuple[Op, ...],
+    op_of_node: Ints,
+    operands: Ints,
+    lengths: Ints,
+    nodes_of_example: Ints,
+    step_of_node: Ints,
+    earlier_ops: int,
+    /,
+) -> tuple[tuple[bytearray, ...], int]: ...
+def lay_out(
+    ops: tuple[Op, ...],
+    op_of_node: Ints,
+    lengths: Ints,
+    outputs: Ints,
+    nodes: Ints,
+    op_of_run: Ints,
+    size_of_run: Ints,
+    operands: Ints,
+    rows_of_block: Ints,
+    arena_of_output: Ints,
+    arena_of_input: Ints,
+    kept: Ints,
+    earlier_arena: Ints,
+    earlier_row: Ints,
+    earlier_ops: int,
+    input_runs: int,
+    /,
+) -> tuple[tuple[bytearray, ...], list[Any], list[Any], list[Any]]: ...
+def within_part(operands: Ints, outputs: Ints, first_value: int, /) -> tuple[bytearray, bytearray, bytearray]: ...
+def distinct(numbers: Ints, bound: int, /) -> tuple[bytearray, bytearray]: ...
