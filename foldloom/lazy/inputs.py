@@ -21,7 +21,7 @@ from foldloom.lazy.calls import OPERAND, SHARED, Mark, leaves_of, static
 from foldloom.lazy.cell import Cell, unbatchable
 from foldloom.lazy.columns import Columns, InputColumn
 from foldloom.lazy.rules.base import forms
-from foldloom.lazy.scope import recording_paused, user_line
+from foldloom.lazy.scope import recording_paused, unwatched, user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.lazy.unchanged import Unchanged
 from foldloom.lazy.weights import name_of_weight
@@ -70,33 +70,36 @@ class Inputs(Columns):
 
     def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor:
         """A tensor as a value of the example that is being recorded."""
-        if ragged is None:
-            ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
-        if not tensor.requires_grad and not tensor.untyped_storage().resizable():
-            # The memory of an array, which may change without a trace before it is read.
+        with unwatched():
+            if ragged is None:
+                ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
+            # The memory of an array may change without a trace before it is read.
+            is_array = not tensor.requires_grad and not tensor.untyped_storage().resizable()
+        if is_array:
             tensor = tensor.clone()
+        with unwatched():
+            return self._lift(tensor, ragged)
+
+    def _lift(self, tensor: torch.Tensor, ragged: bool) -> LazyTensor:
         version = -1 if tensor.is_inference() else tensor._version
         found = self._input_of_tensor.get((id(tensor), version, ragged))
-        if found is None:
-            type = type_of(tensor)
-            self._device = self._device or tensor.device
-            if ragged:
-                column = self.input_column(
-                    Type((ANY, *type.shape[1:]), type.dtype), is_tensor=True, tracked=tensor.requires_grad
-                )
-                column.versions.append(version)
-                rows = self.add_ragged_input(column, tensor)
-                known = LazyTensor(self, rows, column.type, 0)
-            else:
-                column = self.input_column(type, is_tensor=True, tracked=tensor.requires_grad)
-                column.versions.append(version)
-                known = LazyTensor(self, self.add_input(column, tensor), type, 0)
-                self._value_of_input[known._value] = tensor
-            self._input_of_tensor[id(tensor), version, ragged] = known, self.example
+        if found is not None:
+            known, example = found
+            if example != self.example:
+                self.unchanged.note_tensors((tensor,))
             return known
-        known, example = found
-        if example != self.example:
-            self.unchanged.note_tensors((tensor,))
+        type = type_of(tensor)
+        self._device = self._device or tensor.device
+        if ragged:
+            type = Type((ANY, *type.shape[1:]), type.dtype)
+        column = self.input_column(type, is_tensor=True, tracked=tensor.requires_grad)
+        column.versions.append(version)
+        if ragged:
+            known = LazyTensor(self, self.add_ragged_input(column, tensor), type, 0)
+        else:
+            known = LazyTensor(self, self.add_input(column, tensor), type, 0)
+            self._value_of_input[known._value] = tensor
+        self._input_of_tensor[id(tensor), version, ragged] = known, self.example
         return known
 
     def _is_shared(self, tensor: torch.Tensor) -> bool:

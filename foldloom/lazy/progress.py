@@ -17,7 +17,7 @@ from foldloom.graph import Op
 from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.inputs import Inputs
 from foldloom.lazy.operations import kernels_of
-from foldloom.lazy.scope import recording_paused
+from foldloom.lazy.scope import recording_paused, unwatched
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.lazy.unchanged import Unchanged
 from foldloom.lazy.weights import Weights
@@ -55,7 +55,9 @@ class Progress(Inputs):
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         if handle._type.ragged or handle._value in self._value_of_input:
             return self.plain_value_of(handle).item()
-        return self._computed(handle._value).number(handle._value)
+        session = self._computed(handle._value)
+        with unwatched():
+            return session.number(handle._value)
 
     def plain_value_of(self, handle: LazyTensor) -> torch.Tensor:
         """The value, without its gradient."""
@@ -68,17 +70,18 @@ class Progress(Inputs):
             with recording_paused():
                 return torch.tensor(self._number_of_input[handle._value], dtype=handle.dtype)
         session = self._computed(handle._value)
-        with recording_paused():
+        with unwatched():
             return session.row(handle._value)
 
     def _plain_rows_of(self, handle: LazyTensor) -> torch.Tensor:
         given = [self._value_of_input[value] for value in handle._value if value in self._value_of_input]
         all_given = len(given) == len(handle._value)
         session = None if all_given else self._computed(max(handle._value))
+        if session is not None:
+            with unwatched():
+                return session.rows(handle._value)
         with recording_paused():
-            if not given and all_given:
-                return torch.empty(handle.shape, dtype=handle.dtype)
-            return torch.stack(given).detach() if session is None else session.rows(handle._value)
+            return torch.stack(given).detach() if given else torch.empty(handle.shape, dtype=handle.dtype)
 
     def _computed(self, value: int) -> Session:
         """The session that has computed a value, and all before it."""

@@ -51,6 +51,10 @@ def recording_paused() -> recording_into:
     return recording_into(None)
 
 
+unwatched = torch._C.DisableTorchFunction
+"""Within it torch reports to nobody what it is asked: to report that we look at a tensor takes longer than to look."""
+
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROGRAMS = tuple([os.path.join(_OURS, room) + os.sep for room in ("models", "tasks")])
 """Rooms that hold models, which are to Foldloom what the user's are."""

@@ -13,7 +13,7 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
 from foldloom.lazy import known
-from foldloom.lazy.scope import scope
+from foldloom.lazy.scope import scope, unwatched
 
 
 class LazyTensor:
@@ -131,7 +131,11 @@ class LazyTensor:
         return self._recorder.number_of(self)
 
     def tolist(self) -> Any:
-        return self._recorder.number_of(self) if not self._type.shape else self._recorder.plain_value_of(self).tolist()
+        if not self._type.shape:
+            return self._recorder.number_of(self)
+        value = self._recorder.plain_value_of(self)
+        with unwatched():
+            return value.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
         # A copy: the memory may be that of all examples. It is not to be written to, because torch's own would be this value's memory.
