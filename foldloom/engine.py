@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.compiled import distinct
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.kernels import without_drawing
 from foldloom.graph import EARLIER, Ints, Op, Type
@@ -66,11 +65,15 @@ class Session:
         self.plans.append(planned.plan)
         return planned, execute(planned, kernels, self._device, self._buffers)
 
-    def earlier(self, values: Ints) -> tuple[tuple[Op, ...], Ints]:
-        """Ops for values that have been computed, one for each arena that they are in, and the op of each value."""
-        types = [type for type, _ in self._placed.arenas]
-        arenas, op_of_value = distinct(self._placed.arena_of_value[values], len(types))
-        return tuple([_earlier_op(types[arena]) for arena in arenas.tolist()]), op_of_value
+    @property
+    def arena_of_value(self) -> Ints:
+        """Where the values of all parts so far are."""
+        return self._placed.arena_of_value
+
+    @property
+    def earlier_ops(self) -> list[Op]:
+        """For each arena, the op of values that come from it."""
+        return [_earlier_op(type) for type, _ in self._placed.arenas]
 
     def row(self, value: int) -> torch.Tensor:
         """A value that has been computed, without its gradient."""

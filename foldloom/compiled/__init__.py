@@ -11,17 +11,9 @@ try:
 except ImportError:
     planning = None  # type: ignore[assignment]
 
-__all__ = ["as_ints", "distinct", "planning"]
+__all__ = ["as_ints", "planning"]
 
 
 def as_ints(column: bytearray) -> Ints:
     """What a function in C gives, as an array that shares its memory."""
     return np.frombuffer(column, np.int64)
-
-
-def distinct(numbers: Ints, bound: int) -> tuple[Ints, Ints]:
-    """The distinct ones of numbers below a bound, in order, and for each number which of them it is."""
-    if planning is None:
-        return np.unique(numbers, return_inverse=True)
-    found, which = map(as_ints, planning.distinct(numbers, bound))
-    return found, which

@@ -642,78 +642,119 @@ done:
 
 /* ---- Batches that run in parts. See lazy/columns.py. */
 
-/* Operands and outputs of a part, numbered within it: first the values of earlier parts that it uses, which are given too, then its own. */
-static PyObject *within_part(PyObject *self, PyObject *args)
+/* The numbers below a bound that are in use, as bits. After `count_used`, the rank of each among them. */
+typedef struct {
+    uint64_t *bits;
+    int64_t *before; /* how many are in use below each group of 64 */
+    int64_t groups, count;
+} Used;
+
+static int take_used(Taken *taken, int64_t bound, Used *used)
 {
-    PyObject *operand_column, *output_column, *result = NULL, *columns[3] = {NULL};
-    long long first_value;
-    if (!PyArg_ParseTuple(args, "OOL", &operand_column, &output_column, &first_value))
+    used->groups = bound / 64 + 1;
+    return (used->bits = (uint64_t *)take(taken, used->groups)) && (used->before = take(taken, used->groups)) ? 0 : -1;
+}
+
+static void use(Used *used, int64_t number) { used->bits[number / 64] |= (uint64_t)1 << (number % 64); }
+
+static void count_used(Used *used)
+{
+    used->count = 0;
+    for (int64_t group = 0; group < used->groups; group++) {
+        used->before[group] = used->count;
+        for (uint64_t left = used->bits[group]; left; left &= left - 1)
+            used->count++;
+    }
+}
+
+static int64_t rank_of(const Used *used, int64_t number)
+{
+    int64_t rank = used->before[number / 64];
+    for (uint64_t left = used->bits[number / 64] & (((uint64_t)1 << (number % 64)) - 1); left; left &= left - 1)
+        rank++;
+    return rank;
+}
+
+static PyObject *numbers_of(const Used *used)
+{
+    int64_t *next;
+    PyObject *column = new_column(used->count, &next);
+    for (int64_t group = 0; column != NULL && group < used->groups; group++)
+        for (int64_t bit = 0; bit < 64 && used->bits[group] >> bit; bit++)
+            if (used->bits[group] >> bit & 1)
+                *next++ = 64 * group + bit;
+    return column;
+}
+
+/* What was recorded since the last part, as columns of a graph of its own. */
+static PyObject *cut(PyObject *self, PyObject *args)
+{
+    PyObject *op_column, *operand_column, *output_column, *depth_column, *arena_column, *result = NULL, *columns[7] = {NULL};
+    long long first_value, value_count, base_depth, op_count, arena_count;
+    if (!PyArg_ParseTuple(args, "OOOOOLLLLL", &op_column, &operand_column, &output_column, &depth_column, &arena_column, &first_value,
+                          &value_count, &base_depth, &op_count, &arena_count))
         return NULL;
     Taken taken = {0};
-    Column used[2];
-    int64_t *number, *renumbered[2], *earlier, count = 0;
-    if (take_column(&taken, operand_column, &used[0]) < 0 || take_column(&taken, output_column, &used[1]) < 0 ||
-        !are_below(used[0], 0, INT64_MAX, "operand") || !are_below(used[1], 0, INT64_MAX, "output") ||
-        !(number = take(&taken, first_value)))
+    Column op_of_node, used[2], depth, arena_of_value;
+    Used earlier, ops, arenas;
+    int64_t *renumbered, *new_op_of_node, *new_depth, deepest = base_depth;
+    if (take_column(&taken, op_column, &op_of_node) < 0 || take_column(&taken, operand_column, &used[0]) < 0 ||
+        take_column(&taken, output_column, &used[1]) < 0 || take_column(&taken, depth_column, &depth) < 0 ||
+        take_column(&taken, arena_column, &arena_of_value) < 0 || !are_below(op_of_node, 0, op_count, "op") ||
+        !are_below(used[0], 0, value_count, "operand") || !are_below(used[1], 0, value_count, "output") ||
+        take_used(&taken, first_value, &earlier) < 0 || take_used(&taken, op_count, &ops) < 0 ||
+        take_used(&taken, arena_count, &arenas) < 0)
         goto done;
+    if (arena_of_value.size != first_value || depth.size != op_of_node.size) {
+        PyErr_SetString(PyExc_IndexError, "every earlier value has an arena, and every node a depth");
+        goto done;
+    }
     for (int side = 0; side < 2; side++)
         for (Py_ssize_t i = 0; i < used[side].size; i++)
             if (used[side].at[i] < first_value)
-                number[used[side].at[i]] = 1;
-    for (int64_t value = 0; value < first_value; value++)
-        count += number[value];
-    if ((columns[2] = new_column(count, &earlier)) == NULL)
+                use(&earlier, used[side].at[i]);
+    count_used(&earlier);
+    for (Py_ssize_t node = 0; node < op_of_node.size; node++)
+        use(&ops, op_of_node.at[node]);
+    count_used(&ops);
+    if ((columns[4] = numbers_of(&earlier)) == NULL)
         goto done;
-    for (int64_t value = 0, next = 0; value < first_value; value++)
-        if (number[value]) {
-            number[value] = next;
-            earlier[next++] = value;
+    const int64_t *earlier_values = (int64_t *)PyByteArray_AS_STRING(columns[4]);
+    for (int64_t i = 0; i < earlier.count; i++) {
+        int64_t arena = arena_of_value.at[earlier_values[i]];
+        if (arena < 0 || arena >= arena_count) {
+            PyErr_Format(PyExc_IndexError, "there is no arena %lld", (long long)arena);
+            goto done;
         }
+        use(&arenas, arena);
+    }
+    count_used(&arenas);
+    if (!(columns[5] = numbers_of(&arenas)) || !(columns[6] = numbers_of(&ops)) ||
+        !(columns[0] = new_column(earlier.count + op_of_node.size, &new_op_of_node)) ||
+        !(columns[3] = new_column(earlier.count + op_of_node.size, &new_depth)))
+        goto done;
+    for (int64_t i = 0; i < earlier.count; i++) {
+        *new_op_of_node++ = rank_of(&arenas, arena_of_value.at[earlier_values[i]]);
+        *new_depth++ = 0;
+    }
+    for (Py_ssize_t node = 0; node < op_of_node.size; node++) {
+        *new_op_of_node++ = arenas.count + rank_of(&ops, op_of_node.at[node]);
+        *new_depth++ = depth.at[node] > base_depth ? depth.at[node] - base_depth : 0;
+        deepest = depth.at[node] > deepest ? depth.at[node] : deepest;
+    }
     for (int side = 0; side < 2; side++) {
-        if ((columns[side] = new_column(used[side].size, &renumbered[side])) == NULL)
+        if ((columns[1 + side] = new_column(used[side].size, &renumbered)) == NULL)
             goto done;
         for (Py_ssize_t i = 0; i < used[side].size; i++) {
             int64_t value = used[side].at[i];
-            renumbered[side][i] = value < first_value ? number[value] : value - first_value + count;
+            renumbered[i] = value < first_value ? rank_of(&earlier, value) : value - first_value + earlier.count;
         }
     }
-    result = Py_BuildValue("OOO", columns[0], columns[1], columns[2]);
+    result = Py_BuildValue("(OOOOOOO)L", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],
+                           (long long)deepest);
 done:
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 7; i++)
         Py_XDECREF(columns[i]);
-    give_back(&taken);
-    return result;
-}
-
-/* The distinct numbers of a column, which are below a bound, in order; and for each of the column which of them it is. */
-static PyObject *distinct(PyObject *self, PyObject *args)
-{
-    PyObject *column, *result = NULL, *columns[2] = {NULL};
-    long long bound;
-    if (!PyArg_ParseTuple(args, "OL", &column, &bound))
-        return NULL;
-    Taken taken = {0};
-    Column numbers;
-    int64_t *place, *found, *which, count = 0;
-    if (take_column(&taken, column, &numbers) < 0 || !are_below(numbers, 0, bound, "number") || !(place = take(&taken, bound)))
-        goto done;
-    for (Py_ssize_t i = 0; i < numbers.size; i++)
-        place[numbers.at[i]] = 1;
-    for (int64_t number = 0; number < bound; number++)
-        count += place[number];
-    if (!(columns[0] = new_column(count, &found)) || !(columns[1] = new_column(numbers.size, &which)))
-        goto done;
-    for (int64_t number = 0, next = 0; number < bound; number++)
-        if (place[number]) {
-            place[number] = next;
-            found[next++] = number;
-        }
-    for (Py_ssize_t i = 0; i < numbers.size; i++)
-        which[i] = place[numbers.at[i]];
-    result = Py_BuildValue("OO", columns[0], columns[1]);
-done:
-    Py_XDECREF(columns[0]);
-    Py_XDECREF(columns[1]);
     give_back(&taken);
     return result;
 }
@@ -735,8 +776,7 @@ static PyMethodDef functions[] = {
     {"by_agenda", by_agenda, METH_VARARGS, "The step of every node, -1 for inputs."},
     {"arrange", arrange, METH_VARARGS, "The nodes run after run, and the operands of all runs slot by slot."},
     {"lay_out", lay_out, METH_VARARGS, "Where every value lives, and what steps and outputs read and write."},
-    {"within_part", within_part, METH_VARARGS, "Operands and outputs of a part, numbered within it, and the earlier values among them."},
-    {"distinct", distinct, METH_VARARGS, "The distinct numbers of a column, and for each of the column which of them it is."},
+    {"cut", cut, METH_VARARGS, "What was recorded since the last part, as columns of a graph of its own."},
     {NULL},
 };
 

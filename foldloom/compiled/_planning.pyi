@@ -35,5 +35,16 @@ def lay_out(
     input_runs: int,
     /,
 ) -> tuple[tuple[bytearray, ...], list[Any], list[Any], list[Any]]: ...
-def within_part(operands: Ints, outputs: Ints, first_value: int, /) -> tuple[bytearray, bytearray, bytearray]: ...
-def distinct(numbers: Ints, bound: int, /) -> tuple[bytearray, bytearray]: ...
+def cut(
+    op_of_node: Ints,
+    operands: Ints,
+    outputs: Ints,
+    depth_of_node: Ints,
+    arena_of_value: Ints,
+    first_value: int,
+    value_count: int,
+    base_depth: int,
+    op_count: int,
+    arena_count: int,
+    /,
+) -> tuple[tuple[bytearray, ...], int]: ...

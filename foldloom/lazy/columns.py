@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from foldloom.compiled import as_ints, distinct, planning
+from foldloom.compiled import as_ints, planning
 from foldloom.errors import ArgumentError
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.lazy.known import numbers
@@ -129,23 +129,34 @@ class Columns:
         return tuple([column.close() for column in columns])
 
     def take_part(
-        self, results: Sequence[Any], earlier_of: Callable[[Ints], tuple[tuple[Op, ...], Ints]]
+        self, results: Sequence[Any], arena_of_value: Ints, earlier_ops: Sequence[Op]
     ) -> tuple[Recording, Ints]:
         """What was recorded since the last part, as a graph of its own, and the numbers of the earlier values that it uses.
 
-        In that graph these come first, as inputs, of ops that ``earlier_of`` tells.
+        In that graph these come first, as inputs: ``arena_of_value`` tells where each value of earlier parts is, and ``earlier_ops`` the
+        op of the values of each arena.
         """
-        operands, outputs, earlier = _within_part(numbers(self.operands), numbers(self.outputs), self.first_value)
-        earlier_ops, op_of_earlier = earlier_of(earlier)
-        new_ops, op_of_node = distinct(numbers(self.op_of_node), len(self.ops))
-        depth = numbers(self.depth_of_node)
+        cut = planning.cut if planning is not None else _cut_with_numpy
+        columns, deepest = cut(
+            numbers(self.op_of_node),
+            numbers(self.operands),
+            numbers(self.outputs),
+            numbers(self.depth_of_node),
+            arena_of_value,
+            self.first_value,
+            self.value_count,
+            self.base_depth,
+            len(self.ops),
+            len(earlier_ops),
+        )
+        op_of_node, operands, outputs, depth_of_node, earlier, arenas, new_ops = map(as_ints, columns)
         nodes_of_example = numbers(self.nodes_of_example)
         nodes_of_example[:1] += len(earlier)
         graph = Graph(
-            ops=(*earlier_ops, *[self.ops[op] for op in new_ops.tolist()]),
-            op_of_node=np.concatenate([op_of_earlier, op_of_node + len(earlier_ops)]),
+            ops=(*[earlier_ops[arena] for arena in arenas.tolist()], *[self.ops[op] for op in new_ops.tolist()]),
+            op_of_node=op_of_node,
             operands=operands,
-            depth_of_node=np.concatenate([np.zeros(len(earlier), np.int64), np.maximum(depth - self.base_depth, 0)]),
+            depth_of_node=depth_of_node,
             nodes_of_example=nodes_of_example,
             outputs=outputs,
             value_count=len(earlier) + self.value_count - self.first_value,
@@ -158,21 +169,39 @@ class Columns:
         self.operands, self.lengths, self.depth_of_node = [], [], []
         self.outputs, self.nodes_of_example, self.inputs = [], [], {}
         self.first_value = self.value_count
-        self.base_depth = int(depth.max(initial=self.base_depth))
+        self.base_depth = deepest
         return part, earlier
 
 
-def _within_part(operands: Ints, outputs: Ints, first_value: int) -> tuple[Ints, Ints, Ints]:
-    """Operands and outputs of a part, numbered within it: first the earlier values that it uses, which are given too, then its own."""
-    if planning is not None:
-        operands, outputs, earlier = map(as_ints, planning.within_part(operands, outputs, first_value))
-        return operands, outputs, earlier
+def _cut_with_numpy(
+    op_of_node: Ints,
+    operands: Ints,
+    outputs: Ints,
+    depth: Ints,
+    arena_of_value: Ints,
+    first_value: int,
+    value_count: int,
+    base_depth: int,
+    op_count: int,
+    arena_count: int,
+) -> tuple[tuple[Ints, ...], int]:
     used = np.concatenate([operands, outputs])
     is_earlier = used < first_value
     earlier, position = np.unique(used[is_earlier], return_inverse=True)
     values = used + (len(earlier) - first_value)
     values[is_earlier] = position
-    return values[: len(operands)], values[len(operands) :], earlier
+    arenas, arena_of_earlier = np.unique(arena_of_value[earlier], return_inverse=True)
+    ops, op_of_node = np.unique(op_of_node, return_inverse=True)
+    columns = (
+        np.concatenate([arena_of_earlier, op_of_node + len(arenas)]),
+        values[: len(operands)],
+        values[len(operands) :],
+        np.concatenate([np.zeros_like(earlier), np.maximum(depth - base_depth, 0)]),
+        earlier,
+        arenas,
+        ops,
+    )
+    return columns, int(depth.max(initial=base_depth))
 
 
 def _renamed(shared: tuple[Hashable, ...], weights: dict[str, str]) -> tuple[Hashable, ...]:

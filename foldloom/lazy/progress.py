@@ -148,7 +148,7 @@ class Progress(Inputs):
         if self.session is None:
             self.session = Session(self._scheduler, self.device)
         self.nodes_of_example = self._count_segments()
-        part, earlier = self.take_part(results, self.session.earlier)
+        part, earlier = self.take_part(results, self.session.arena_of_value, self.session.earlier_ops)
         self._column_of_number, self._input_of_tensor = {}, {}
         with recording_paused():
             return self._run(part, earlier)
