@@ -86,7 +86,7 @@ class Session:
 
     def number(self, value: int) -> Any:
         """A value that is one number, as Python's."""
-        return self._buffers.number(int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value]))
+        return self._buffers.number(self._placed.arena_of_value.item(value), self._placed.row_of_value.item(value))
 
 
 @cache

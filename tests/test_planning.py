@@ -20,7 +20,7 @@ from foldloom.graph import ANY, CONSTANT, Graph, Op, Type, merge
 from foldloom.lazy import columns
 from foldloom.placement import place
 from foldloom.plan import Plan
-from foldloom.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda
+from foldloom.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda, by_depth
 
 pytestmark = pytest.mark.skipif(compiled.planning is None, reason="there was no compiler where Foldloom was installed")
 
@@ -38,7 +38,7 @@ BOTH = Op("both", (ROWS, WORD, ROWS), (WORD, ROWS, VECTOR))
 @contextmanager
 def without_the_compiled_part() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (compiled, layout, columns, by_agenda):
+        for module in (layout, columns, by_agenda, by_depth):
             patch.setattr(module, "planning", None)
         yield
 
@@ -158,6 +158,13 @@ def test_a_graph_with_wrong_numbers_is_refused() -> None:
     for wrong in ({"op_of_node": np.array([0, 2])}, {"operands": np.array([9])}, {"depth_of_node": np.array([0])}):
         with pytest.raises(IndexError):
             ByAgenda().schedule(dataclasses.replace(graph, **wrong))
+    for wrong in (
+        {"op_of_node": np.array([0, 2])},
+        {"depth_of_node": np.array([0])},
+        {"depth_of_node": np.array([0, -1])},
+    ):
+        with pytest.raises(IndexError):
+            ByDepth().schedule(dataclasses.replace(graph, **wrong))
     with pytest.raises(IndexError, match="step 7"):
         place(graph, np.array([-1, 7]))
     ragged = dataclasses.replace(graph, ops=(GIVEN, Op("sum", (Type((ANY,), "int64"),), (VECTOR,))))

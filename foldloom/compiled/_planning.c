@@ -208,6 +208,39 @@ static void order_of(const double *numbers, Py_ssize_t count, int64_t *order)
     }
 }
 
+/* The step of every node, -1 for inputs: those of one op at one depth are a step. See schedulers/by_depth.py. */
+static PyObject *by_depth(PyObject *self, PyObject *args)
+{
+    PyObject *op_column, *depth_column, *result = NULL;
+    long long op_count;
+    if (!PyArg_ParseTuple(args, "OOL", &op_column, &depth_column, &op_count))
+        return NULL;
+    Taken taken = {0};
+    Column op_of_node, depth;
+    if (take_column(&taken, op_column, &op_of_node) < 0 || take_column(&taken, depth_column, &depth) < 0 ||
+        !are_below(op_of_node, 0, op_count, "op") || !are_below(depth, 0, INT32_MAX, "depth"))
+        goto done;
+    if (depth.size != op_of_node.size) {
+        PyErr_SetString(PyExc_IndexError, "a graph has a depth for each node");
+        goto done;
+    }
+    int64_t deepest = 0, step_count = 0, *step_of_level, *step_of_node;
+    for (Py_ssize_t node = 0; node < depth.size; node++)
+        deepest = depth.at[node] > deepest ? depth.at[node] : deepest;
+    if (!(step_of_level = take(&taken, (deepest + 1) * op_count)) || !(result = new_column(depth.size, &step_of_node)))
+        goto done;
+    for (Py_ssize_t node = 0; node < depth.size; node++)
+        step_of_level[depth.at[node] * op_count + op_of_node.at[node]] = 1;
+    for (int64_t level = op_count; level < (deepest + 1) * op_count; level++)
+        if (step_of_level[level])
+            step_of_level[level] = step_count++;
+    for (Py_ssize_t node = 0; node < depth.size; node++)
+        step_of_node[node] = depth.at[node] > 0 ? step_of_level[depth.at[node] * op_count + op_of_node.at[node]] : -1;
+done:
+    give_back(&taken);
+    return result;
+}
+
 /* The step of every node, -1 for inputs. See schedulers/by_agenda.py. */
 static PyObject *by_agenda(PyObject *self, PyObject *args)
 {
@@ -773,6 +806,7 @@ static PyObject *bind(PyObject *self, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "Say what steps, reads, writes and the three ways to read are."},
+    {"by_depth", by_depth, METH_VARARGS, "The step of every node, -1 for inputs: those of one op at one depth are a step."},
     {"by_agenda", by_agenda, METH_VARARGS, "The step of every node, -1 for inputs."},
     {"arrange", arrange, METH_VARARGS, "The nodes run after run, and the operands of all runs slot by slot."},
     {"lay_out", lay_out, METH_VARARGS, "Where every value lives, and what steps and outputs read and write."},

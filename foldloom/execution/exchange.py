@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from foldloom.execution.kernels import dtype_of
@@ -65,11 +66,13 @@ class Buffers:
                 self._grow(number, arena)
             # Writing goes through an alias with a version counter of its own (`.data`): autograd would otherwise take
             # every write for a change of the rows that earlier steps saved for their backward.
-            fresh = () if arena.constant else self._rows[number].data[arena.kept : arena.rows].split(sizes)
+            fresh: Sequence[torch.Tensor] = ()
+            if sizes and not arena.constant:
+                fresh = self._rows[number].data[arena.kept : arena.rows].split_with_sizes(sizes)
             self._unwritten.append(iter(fresh))
         reads = (*[read for step in plan.steps for read in step.reads], *plan.outputs)
-        gathered = [read.size * read.slots for read in reads if read.access is Access.GATHER]
-        self._indices = iter(torch.from_numpy(plan.indices).to(self._device).split(gathered))
+        gathered = [read.size * read.slots for read in reads if read.access is _GATHER]
+        self._indices = iter(torch.from_numpy(plan.indices).to(self._device).split_with_sizes(gathered))
         self._inputs = plan.inputs
 
     def _add(self, arena: Arena) -> None:
@@ -105,7 +108,7 @@ class Buffers:
             rows = self._rows[arena]
             readable = rows.device.type == "cpu" and rows.dtype in _IN_NUMPY
             numbers = self._numbers[arena] = rows.detach().numpy() if readable else rows
-        return numbers[row].item()
+        return numbers.item(row) if type(numbers) is np.ndarray else numbers[row].item()
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         """Take the constants as they are; what is left must be written by the first exchange."""

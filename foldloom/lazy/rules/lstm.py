@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from foldloom.execution.pool import empty
 from foldloom.ragged import Ragged
 
 
@@ -50,6 +51,12 @@ class Steps:
         within = torch.arange(self.positions.shape[1]) - torch.repeat_interleave(self._first, self.counts)
         before = F.pad(self._first[:-1] + self.counts[0], (1, 0))
         return torch.repeat_interleave(before, self.counts) + within
+
+    @cached_property
+    def places(self) -> Tensor:
+        """For each direction and each row by sequence, its place among the rows by time."""
+        rows = torch.arange(self.positions.shape[1]).expand_as(self.positions)
+        return torch.empty_like(self.positions).scatter_(1, self.positions, rows)
 
     @cached_property
     def ends(self) -> Tensor:
@@ -108,11 +115,17 @@ class _Layer(torch.autograd.Function):
     def forward(ctx: Any, steps: Steps, values: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         size, sizes = h.shape[2], steps.sizes
         for_input, for_state, *biases = _by_kind(weights, len(h))
-        rows = values[steps.positions]
-        gates = rows @ for_input.mT
+        directions, count = steps.positions.shape
+
+        def room_for(width: int) -> Tensor:
+            return empty((directions, count, width), values.dtype, values.device)
+
+        rows, gates = room_for(values.shape[1]), room_for(4 * size)
+        hidden, cells, squashed = room_for(size), room_for(size), room_for(size)
+        torch.index_select(values, 0, steps.positions.flatten(), out=rows.view(directions * count, -1))
+        torch.bmm(rows, for_input.mT, out=gates)
         if biases:
             gates += (biases[0] + biases[1]).unsqueeze(1)
-        hidden, cells, squashed = (gates.new_empty(*gates.shape[:2], size) for _ in range(3))
         by_state, before_h, before_c = for_state.mT, h, c
         parts = (gates, gates[..., : 3 * size], *gates.split(size, 2), hidden, cells, squashed)
         for going_on, gate, opened, input, forget, output, candidate, hidden_now, cell, squashed_now in _by_step(
@@ -219,7 +232,7 @@ def _plain(steps: Steps, values: Tensor, h: Tensor, c: Tensor, *weights: Tensor)
 
 def _by_sequence(hidden: Tensor, steps: Steps) -> Tensor:
     """Rows by time as rows by sequence, the directions side by side."""
-    return torch.cat([part[torch.argsort(place)] for part, place in zip(hidden, steps.positions, strict=True)], 1)
+    return torch.cat([part.index_select(0, place) for part, place in zip(hidden, steps.places, strict=True)], 1)
 
 
 def _by_time(states: Tensor, steps: Steps) -> Tensor:
