@@ -29,8 +29,11 @@ class Watcher(ABC):
         """A recording, or the next part of one, begins: the list in which it notes the op of each node."""
 
     @abstractmethod
-    def recorded(self, recording: Recording, op_of_node: list[int]) -> None:
-        """A recording, or a part of one, is complete; its nodes were noted in this list."""
+    def recorded(self, recording: Recording, op_of_node: list[int], nodes: Ints | None = None) -> None:
+        """A recording, or a part of one, is complete; its nodes were noted in this list.
+
+        Of a part, ``nodes`` says which of those that earlier parts left, and then of those in the list, it has.
+        """
 
     @abstractmethod
     def demanded(self) -> None:

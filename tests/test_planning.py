@@ -17,7 +17,7 @@ import foldloom as fl
 from examples.transition_parser import TransitionParser, made_examples
 from foldloom import compiled, engine, layout
 from foldloom.graph import ANY, CONSTANT, Graph, Op, Type, merge
-from foldloom.lazy import columns
+from foldloom.lazy import parts
 from foldloom.placement import place
 from foldloom.plan import Plan
 from foldloom.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda, by_depth
@@ -38,7 +38,7 @@ BOTH = Op("both", (ROWS, WORD, ROWS), (WORD, ROWS, VECTOR))
 @contextmanager
 def without_the_compiled_part() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (layout, columns, by_agenda, by_depth):
+        for module in (layout, parts, by_agenda, by_depth):
             patch.setattr(module, "planning", None)
         yield
 

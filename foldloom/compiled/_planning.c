@@ -48,10 +48,10 @@ static int64_t *take(Taken *taken, Py_ssize_t size)
     return block;
 }
 
-static int take_column(Taken *taken, PyObject *array, Column *column)
+static int take_view(Taken *taken, PyObject *array, int flags, Column *column)
 {
     Py_buffer *view = &taken->views[taken->view_count];
-    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS) < 0)
+    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | flags) < 0)
         return -1;
     taken->view_count++;
     if (view->itemsize != sizeof(int64_t)) {
@@ -62,6 +62,8 @@ static int take_column(Taken *taken, PyObject *array, Column *column)
     column->size = view->len / (Py_ssize_t)sizeof(int64_t);
     return 0;
 }
+
+static int take_column(Taken *taken, PyObject *array, Column *column) { return take_view(taken, array, 0, column); }
 
 static PyObject *new_column(Py_ssize_t size, int64_t **at)
 {
@@ -719,40 +721,161 @@ static PyObject *numbers_of(const Used *used)
     return column;
 }
 
-/* What was recorded since the last part, as columns of a graph of its own. */
+/* How many operands and outputs ops have, and which of them are ragged, looked up when an op is met. */
+typedef struct {
+    int64_t *inputs, *outputs; /* one more than there are, or zero if the op was not met yet */
+    int64_t *ragged_inputs, *ragged_outputs;
+} Arities;
+
+static int take_arities(Taken *taken, Py_ssize_t op_count, Arities *arities)
+{
+    return (arities->inputs = take(taken, op_count)) && (arities->outputs = take(taken, op_count)) &&
+                   (arities->ragged_inputs = take(taken, op_count)) && (arities->ragged_outputs = take(taken, op_count))
+               ? 0
+               : -1;
+}
+
+static int look_at_types(PyObject *op, PyObject *name, int64_t *count, int64_t *ragged)
+{
+    PyObject *types = PyObject_GetAttr(op, name);
+    int failed = types == NULL || !PyTuple_Check(types);
+    for (Py_ssize_t slot = 0; !failed && slot < PyTuple_GET_SIZE(types); slot++) {
+        PyObject *is_ragged = PyObject_GetAttr(PyTuple_GET_ITEM(types, slot), name_ragged);
+        failed = is_ragged == NULL;
+        *ragged += is_ragged == Py_True;
+        Py_XDECREF(is_ragged);
+    }
+    if (!failed)
+        *count = PyTuple_GET_SIZE(types) + 1;
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "the types of an op are a tuple");
+    Py_XDECREF(types);
+    return failed ? -1 : 0;
+}
+
+/* What is to be computed now of all that was recorded and has not been, as columns of a graph of its own; and what is left. */
 static PyObject *cut(PyObject *self, PyObject *args)
 {
-    PyObject *op_column, *operand_column, *output_column, *depth_column, *arena_column, *result = NULL, *columns[7] = {NULL};
-    long long first_value, value_count, base_depth, op_count, arena_count;
-    if (!PyArg_ParseTuple(args, "OOOOOLLLLL", &op_column, &operand_column, &output_column, &depth_column, &arena_column, &first_value,
-                          &value_count, &base_depth, &op_count, &arena_count))
+    PyObject *ops, *op_column, *operand_column, *length_column, *depth_column, *first_column, *example_column, *root_column,
+        *output_column, *where_array, *arena_column, *result = NULL, *part[10] = {NULL}, *left[5] = {NULL};
+    long long first_new, value_count, arena_count, example_count;
+    int in_turn;
+    if (!PyArg_ParseTuple(args, "O!OOOOOOOOOOLLLLp", &PyList_Type, &ops, &op_column, &operand_column, &length_column, &depth_column,
+                          &first_column, &example_column, &root_column, &output_column, &where_array, &arena_column, &first_new,
+                          &value_count, &arena_count, &example_count, &in_turn))
         return NULL;
     Taken taken = {0};
-    Column op_of_node, used[2], depth, arena_of_value;
-    Used earlier, ops, arenas;
-    int64_t *renumbered, *new_op_of_node, *new_depth, deepest = base_depth;
-    if (take_column(&taken, op_column, &op_of_node) < 0 || take_column(&taken, operand_column, &used[0]) < 0 ||
-        take_column(&taken, output_column, &used[1]) < 0 || take_column(&taken, depth_column, &depth) < 0 ||
-        take_column(&taken, arena_column, &arena_of_value) < 0 || !are_below(op_of_node, 0, op_count, "op") ||
-        !are_below(used[0], 0, value_count, "operand") || !are_below(used[1], 0, value_count, "output") ||
-        take_used(&taken, first_value, &earlier) < 0 || take_used(&taken, op_count, &ops) < 0 ||
-        take_used(&taken, arena_count, &arenas) < 0)
+    Column op_of_node, operands, lengths, depth_of_new, first_of_left, example_of_node, roots = {NULL, 0}, outputs, arena_of_value, held;
+    Py_ssize_t op_count = PyList_GET_SIZE(ops);
+    Arities arities;
+    Used earlier, used_ops, arenas;
+    if (take_column(&taken, op_column, &op_of_node) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
+        take_column(&taken, length_column, &lengths) < 0 || take_column(&taken, depth_column, &depth_of_new) < 0 ||
+        take_column(&taken, first_column, &first_of_left) < 0 || take_column(&taken, example_column, &example_of_node) < 0 ||
+        (root_column != Py_None && take_column(&taken, root_column, &roots) < 0) || take_column(&taken, output_column, &outputs) < 0 ||
+        take_view(&taken, where_array, PyBUF_WRITABLE, &held) < 0 || take_column(&taken, arena_column, &arena_of_value) < 0 ||
+        !are_below(op_of_node, 0, op_count, "op") || !are_below(operands, 0, value_count, "operand") ||
+        !are_below(outputs, 0, value_count, "output") || !are_below(roots, 0, value_count, "value") ||
+        !are_below(example_of_node, 0, example_count, "example") || take_arities(&taken, op_count, &arities) < 0)
         goto done;
-    if (arena_of_value.size != first_value || depth.size != op_of_node.size) {
-        PyErr_SetString(PyExc_IndexError, "every earlier value has an arena, and every node a depth");
+    Py_ssize_t nodes = op_of_node.size, left_before = first_of_left.size;
+    int64_t *where = (int64_t *)held.at, run_before = arena_of_value.size;
+    if (held.size < value_count || nodes != left_before + depth_of_new.size || example_of_node.size != nodes) {
+        PyErr_SetString(PyExc_IndexError, "every value has a place, and every node a depth and an example");
         goto done;
     }
-    for (int side = 0; side < 2; side++)
-        for (Py_ssize_t i = 0; i < used[side].size; i++)
-            if (used[side].at[i] < first_value)
-                use(&earlier, used[side].at[i]);
-    count_used(&earlier);
-    for (Py_ssize_t node = 0; node < op_of_node.size; node++)
-        use(&ops, op_of_node.at[node]);
-    count_used(&ops);
-    if ((columns[4] = numbers_of(&earlier)) == NULL)
+    int64_t *first_operand, *first_length, *first_value, *is_needed, *depth, *order, *place_of_example, *new_first;
+    if (!(first_operand = take(&taken, nodes + 1)) || !(first_length = take(&taken, nodes + 1)) || !(first_value = take(&taken, 2 * nodes)) ||
+        !(is_needed = take(&taken, nodes)) || !(depth = take(&taken, nodes)) || !(order = take(&taken, nodes)) ||
+        !(place_of_example = take(&taken, example_count + 1)) || !(new_first = take(&taken, nodes)))
         goto done;
-    const int64_t *earlier_values = (int64_t *)PyByteArray_AS_STRING(columns[4]);
+    int64_t *end_value = first_value + nodes, next_value = first_new;
+#define IS_INPUT(node) ((node) >= left_before && depth_of_new.at[(node) - left_before] == 0)
+
+    /* Who makes which value. */
+    for (Py_ssize_t node = 0; node < nodes; node++) {
+        int64_t op = op_of_node.at[node], length = first_length[node], rows[2];
+        if (arities.inputs[op] == 0) {
+            PyObject *met = PyList_GET_ITEM(ops, op);
+            if (look_at_types(met, name_inputs, &arities.inputs[op], &arities.ragged_inputs[op]) < 0 ||
+                look_at_types(met, name_outputs, &arities.outputs[op], &arities.ragged_outputs[op]) < 0)
+                goto done;
+        }
+        int64_t ragged[2] = {arities.ragged_inputs[op], arities.ragged_outputs[op]};
+        rows[0] = arities.inputs[op] - 1 - ragged[0];
+        rows[1] = arities.outputs[op] - 1 - ragged[1];
+        if (length + ragged[0] + ragged[1] > lengths.size) {
+            PyErr_SetString(PyExc_IndexError, "there are fewer lengths than ragged operands and outputs");
+            goto done;
+        }
+        for (int side = 0; side < 2; side++)
+            for (int64_t n = ragged[side]; n > 0; n--)
+                rows[side] += lengths.at[length++];
+        first_operand[node + 1] = first_operand[node] + rows[0];
+        first_length[node + 1] = length;
+        first_value[node] = node < left_before ? first_of_left.at[node] : next_value;
+        end_value[node] = first_value[node] + rows[1];
+        if (node >= left_before)
+            next_value = end_value[node];
+        if (first_value[node] < 0 || end_value[node] > value_count || first_operand[node + 1] > operands.size) {
+            PyErr_SetString(PyExc_IndexError, "nodes make and read other numbers of values than there are");
+            goto done;
+        }
+        for (int64_t value = first_value[node]; value < end_value[node]; value++)
+            where[value] = -2 - node;
+    }
+
+    if (next_value != value_count) {
+        PyErr_SetString(PyExc_IndexError, "there are values that no node makes");
+        goto done;
+    }
+
+    /* Who is needed: what is given, what is asked for, and what that is made of. Operands come before who reads them. */
+#define MAKER(value) (-2 - where[value])
+    int64_t needed = 0, part_values = 0, part_operands = 0, part_lengths = 0, left_operands = 0, left_lengths = 0;
+    for (Py_ssize_t i = 0; i < roots.size; i++)
+        if (where[roots.at[i]] < 0)
+            is_needed[MAKER(roots.at[i])] = 1;
+    for (Py_ssize_t i = 0; i < outputs.size; i++)
+        if (where[outputs.at[i]] < 0)
+            is_needed[MAKER(outputs.at[i])] = 1;
+    if (take_used(&taken, run_before, &earlier) < 0 || take_used(&taken, op_count, &used_ops) < 0 ||
+        take_used(&taken, arena_count, &arenas) < 0)
+        goto done;
+    for (Py_ssize_t node = nodes - 1; node >= 0; node--) {
+        int64_t its_operands = first_operand[node + 1] - first_operand[node], its_lengths = first_length[node + 1] - first_length[node];
+        if (root_column != Py_None && !IS_INPUT(node) && !is_needed[node]) {
+            left_operands += its_operands;
+            left_lengths += its_lengths;
+            continue;
+        }
+        is_needed[node] = 1;
+        needed++;
+        part_values += end_value[node] - first_value[node];
+        part_operands += its_operands;
+        part_lengths += its_lengths;
+        use(&used_ops, op_of_node.at[node]);
+        place_of_example[in_turn ? example_of_node.at[node] + 1 : 1]++;
+        for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++) {
+            int64_t value = operands.at[i];
+            if (where[value] >= 0)
+                use(&earlier, where[value]);
+            else if (MAKER(value) < node)
+                is_needed[MAKER(value)] = 1;
+            else {
+                PyErr_SetString(PyExc_IndexError, "a node reads what is made after it");
+                goto done;
+            }
+        }
+    }
+    for (Py_ssize_t i = 0; i < outputs.size; i++)
+        if (where[outputs.at[i]] >= 0)
+            use(&earlier, where[outputs.at[i]]);
+    count_used(&earlier);
+    count_used(&used_ops);
+    if (!(part[6] = numbers_of(&earlier)))
+        goto done;
+    const int64_t *earlier_values = (int64_t *)PyByteArray_AS_STRING(part[6]);
     for (int64_t i = 0; i < earlier.count; i++) {
         int64_t arena = arena_of_value.at[earlier_values[i]];
         if (arena < 0 || arena >= arena_count) {
@@ -762,32 +885,78 @@ static PyObject *cut(PyObject *self, PyObject *args)
         use(&arenas, arena);
     }
     count_used(&arenas);
-    if (!(columns[5] = numbers_of(&arenas)) || !(columns[6] = numbers_of(&ops)) ||
-        !(columns[0] = new_column(earlier.count + op_of_node.size, &new_op_of_node)) ||
-        !(columns[3] = new_column(earlier.count + op_of_node.size, &new_depth)))
+
+    int64_t *new_op, *new_operand, *new_output, *new_depth, *nodes_of_example, *new_length, *in_order;
+    if (!(part[0] = new_column(earlier.count + needed, &new_op)) || !(part[1] = new_column(part_operands, &new_operand)) ||
+        !(part[2] = new_column(outputs.size, &new_output)) || !(part[3] = new_column(earlier.count + needed, &new_depth)) ||
+        !(part[4] = new_column(example_count, &nodes_of_example)) || !(part[5] = new_column(part_lengths, &new_length)) ||
+        !(part[7] = numbers_of(&arenas)) || !(part[8] = numbers_of(&used_ops)) || !(part[9] = new_column(needed, &in_order)))
         goto done;
+    int64_t *left_op, *left_operand, *left_length, *left_first, *left_example;
+    if (!(left[0] = new_column(nodes - needed, &left_op)) || !(left[1] = new_column(left_operands, &left_operand)) ||
+        !(left[2] = new_column(left_lengths, &left_length)) || !(left[3] = new_column(nodes - needed, &left_first)) ||
+        !(left[4] = new_column(nodes - needed, &left_example)))
+        goto done;
+
+    /* Example after example, each in recording order. */
+    for (int64_t example = 0; example < example_count; example++) {
+        nodes_of_example[example] = place_of_example[example + 1];
+        place_of_example[example + 1] += place_of_example[example];
+    }
+    if (example_count)
+        nodes_of_example[0] += earlier.count;
+    for (Py_ssize_t node = 0; node < nodes; node++) {
+        if (!is_needed[node]) {
+            *left_op++ = op_of_node.at[node];
+            *left_first++ = first_value[node];
+            *left_example++ = example_of_node.at[node];
+            for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++)
+                *left_operand++ = operands.at[i];
+            for (int64_t i = first_length[node]; i < first_length[node + 1]; i++)
+                *left_length++ = lengths.at[i];
+            continue;
+        }
+        in_order[place_of_example[in_turn ? example_of_node.at[node] : 0]++] = node;
+        for (int64_t i = first_operand[node]; !IS_INPUT(node) && i < first_operand[node + 1]; i++)
+            if (where[operands.at[i]] < 0 && depth[MAKER(operands.at[i])] > depth[node])
+                depth[node] = depth[MAKER(operands.at[i])];
+        depth[node] += !IS_INPUT(node);
+    }
     for (int64_t i = 0; i < earlier.count; i++) {
-        *new_op_of_node++ = rank_of(&arenas, arena_of_value.at[earlier_values[i]]);
+        *new_op++ = rank_of(&arenas, arena_of_value.at[earlier_values[i]]);
         *new_depth++ = 0;
     }
-    for (Py_ssize_t node = 0; node < op_of_node.size; node++) {
-        *new_op_of_node++ = arenas.count + rank_of(&ops, op_of_node.at[node]);
-        *new_depth++ = depth.at[node] > base_depth ? depth.at[node] - base_depth : 0;
-        deepest = depth.at[node] > deepest ? depth.at[node] : deepest;
+    int64_t made = earlier.count;
+    for (int64_t i = 0; i < needed; i++) {
+        int64_t node = in_order[i];
+        *new_op++ = arenas.count + rank_of(&used_ops, op_of_node.at[node]);
+        *new_depth++ = depth[node];
+        new_first[node] = made;
+        made += end_value[node] - first_value[node];
+        for (int64_t j = first_length[node]; j < first_length[node + 1]; j++)
+            *new_length++ = lengths.at[j];
     }
-    for (int side = 0; side < 2; side++) {
-        if ((columns[1 + side] = new_column(used[side].size, &renumbered)) == NULL)
-            goto done;
-        for (Py_ssize_t i = 0; i < used[side].size; i++) {
-            int64_t value = used[side].at[i];
-            renumbered[i] = value < first_value ? rank_of(&earlier, value) : value - first_value + earlier.count;
-        }
-    }
-    result = Py_BuildValue("(OOOOOOO)L", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],
-                           (long long)deepest);
+#define IN_PART(value) \
+    (where[value] >= 0 ? rank_of(&earlier, where[value]) : new_first[MAKER(value)] + (value) - first_value[MAKER(value)])
+    for (int64_t i = 0; i < needed; i++)
+        for (int64_t j = first_operand[in_order[i]]; j < first_operand[in_order[i] + 1]; j++)
+            *new_operand++ = IN_PART(operands.at[j]);
+    for (Py_ssize_t i = 0; i < outputs.size; i++)
+        new_output[i] = IN_PART(outputs.at[i]);
+#undef IN_PART
+#undef MAKER
+#undef IS_INPUT
+    /* From now on these values are known by the order in which they were made. */
+    for (Py_ssize_t node = 0; node < nodes; node++)
+        for (int64_t value = first_value[node]; value < end_value[node]; value++)
+            where[value] = is_needed[node] ? run_before + new_first[node] - earlier.count + value - first_value[node] : -1;
+    result = Py_BuildValue("(OOOOOOOOOO)(OOOOO)L", part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7], part[8], part[9],
+                           left[0], left[1], left[2], left[3], left[4], (long long)part_values);
 done:
-    for (int i = 0; i < 7; i++)
-        Py_XDECREF(columns[i]);
+    for (int i = 0; i < 10; i++)
+        Py_XDECREF(part[i]);
+    for (int i = 0; i < 5; i++)
+        Py_XDECREF(left[i]);
     give_back(&taken);
     return result;
 }
@@ -810,7 +979,7 @@ static PyMethodDef functions[] = {
     {"by_agenda", by_agenda, METH_VARARGS, "The step of every node, -1 for inputs."},
     {"arrange", arrange, METH_VARARGS, "The nodes run after run, and the operands of all runs slot by slot."},
     {"lay_out", lay_out, METH_VARARGS, "Where every value lives, and what steps and outputs read and write."},
-    {"cut", cut, METH_VARARGS, "What was recorded since the last part, as columns of a graph of its own."},
+    {"cut", cut, METH_VARARGS, "What is to be computed now, as columns of a graph of its own, and what is left."},
     {NULL},
 };
 

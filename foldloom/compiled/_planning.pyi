@@ -37,15 +37,21 @@ def lay_out(
     /,
 ) -> tuple[tuple[bytearray, ...], list[Any], list[Any], list[Any]]: ...
 def cut(
+    ops: list[Op],
     op_of_node: Ints,
     operands: Ints,
+    lengths: Ints,
+    depth_of_new: Ints,
+    first_value_of_left: Ints,
+    example_of_node: Ints,
+    roots: Ints | None,
     outputs: Ints,
-    depth_of_node: Ints,
+    where: Ints,
     arena_of_value: Ints,
-    first_value: int,
+    first_new_value: int,
     value_count: int,
-    base_depth: int,
-    op_count: int,
     arena_count: int,
+    example_count: int,
+    in_turn: bool,
     /,
-) -> tuple[tuple[bytearray, ...], int]: ...
+) -> tuple[tuple[bytearray, ...], tuple[bytearray, ...], int]: ...

@@ -21,7 +21,7 @@ static struct {
     PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
     struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
     struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
-    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, base_depth, calls, grad, autocast,
+    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast,
                         column_of_number, number_of_input, unchanged, cells; } recorder;
     struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
     struct { Py_ssize_t op_number, type, values; } column;
@@ -62,7 +62,7 @@ static void key_start(Key *key, PyObject *recorder, PyObject *called)
     key->size = 1;
     key->operand_count = key->has_handles = 0;
     key->rows = -1;
-    key->depth = PyLong_AsLong(SLOT(recorder, bound.recorder.base_depth));
+    key->depth = 0;
 }
 
 static void key_drop(Key *key)
@@ -890,7 +890,6 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {recorder, "depth_of_node", &bound.recorder.depth_of_node},
         {recorder, "lengths", &bound.recorder.lengths},
         {recorder, "value_count", &bound.recorder.value_count},
-        {recorder, "base_depth", &bound.recorder.base_depth},
         {recorder, "_calls", &bound.recorder.calls},
         {recorder, "_grad", &bound.recorder.grad},
         {recorder, "_autocast", &bound.recorder.autocast},

@@ -145,12 +145,12 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
     watch_modules()
     watch_functions()
     recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
-    recorder.on_demand = recorder.advance
+    recorder.on_demand = recorder.advance_all
     recorder.begin(0)
     try:
         with recording_into(recorder), collector_resting(), RecordingMode(recorder):
             yield
-        recorder.advance()
+        recorder.advance_all()
     finally:
         recorder.end()
 

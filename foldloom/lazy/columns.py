@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from foldloom.compiled import as_ints, planning
 from foldloom.errors import ArgumentError
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.lazy.known import numbers
@@ -53,7 +52,6 @@ class Columns:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "base_depth",
         "depth_of_node",
         "lengths",
         "op_of_node",
@@ -72,10 +70,6 @@ class Columns:
         self.outputs: list[int] = []
         self.nodes_of_example: list[int] = []
         self.value_count = 0
-        self.first_value = 0
-        """Values below this were computed by earlier parts."""
-        self.base_depth = 0
-        """The greatest depth of earlier parts: depths go on from there, so that all of a part begins at one."""
 
     def add_op(self, op: Op) -> int:
         self.ops.append(op)
@@ -128,80 +122,29 @@ class Columns:
         columns = sorted(self.inputs.values(), key=lambda column: column.op_number)
         return tuple([column.close() for column in columns])
 
-    def take_part(
-        self, results: Sequence[Any], arena_of_value: Ints, earlier_ops: Sequence[Op]
-    ) -> tuple[Recording, Ints]:
-        """What was recorded since the last part, as a graph of its own, and the numbers of the earlier values that it uses.
-
-        In that graph these come first, as inputs: ``arena_of_value`` tells where each value of earlier parts is, and ``earlier_ops`` the
-        op of the values of each arena.
-        """
-        cut = planning.cut if planning is not None else _cut_with_numpy
-        columns, deepest = cut(
-            numbers(self.op_of_node),
-            numbers(self.operands),
-            numbers(self.outputs),
-            numbers(self.depth_of_node),
-            arena_of_value,
-            self.first_value,
-            self.value_count,
-            self.base_depth,
-            len(self.ops),
-            len(earlier_ops),
+    def take(self) -> Taken:
+        """All that was recorded since this was called last: values go on counting, everything else begins anew."""
+        taken = Taken(
+            op_of_node=self.op_of_node,
+            operands=numbers(self.operands),
+            lengths=numbers(self.lengths),
+            depth_of_node=numbers(self.depth_of_node),
+            outputs=numbers(self.outputs),
+            inputs=self._close_inputs(),
         )
-        op_of_node, operands, outputs, depth_of_node, earlier, arenas, new_ops = map(as_ints, columns)
-        nodes_of_example = numbers(self.nodes_of_example)
-        nodes_of_example[:1] += len(earlier)
-        graph = Graph(
-            ops=(*[earlier_ops[arena] for arena in arenas.tolist()], *[self.ops[op] for op in new_ops.tolist()]),
-            op_of_node=op_of_node,
-            operands=operands,
-            depth_of_node=depth_of_node,
-            nodes_of_example=nodes_of_example,
-            outputs=outputs,
-            value_count=len(earlier) + self.value_count - self.first_value,
-            lengths=numbers(self.lengths) if self.lengths else _NONE,
-        )
-        part = Recording(graph, self._close_inputs(), tuple(results))
-        if watching.watcher is not None:
-            watching.watcher.recorded(part, self.op_of_node)
         self.op_of_node = [] if watching.watcher is None else watching.watcher.nodes_of(self)
         self.operands, self.lengths, self.depth_of_node = [], [], []
         self.outputs, self.nodes_of_example, self.inputs = [], [], {}
-        self.first_value = self.value_count
-        self.base_depth = deepest
-        return part, earlier
+        return taken
 
 
-def _cut_with_numpy(
-    op_of_node: Ints,
-    operands: Ints,
-    outputs: Ints,
-    depth: Ints,
-    arena_of_value: Ints,
-    first_value: int,
-    value_count: int,
-    base_depth: int,
-    op_count: int,
-    arena_count: int,
-) -> tuple[tuple[Ints, ...], int]:
-    used = np.concatenate([operands, outputs])
-    is_earlier = used < first_value
-    earlier, position = np.unique(used[is_earlier], return_inverse=True)
-    values = used + (len(earlier) - first_value)
-    values[is_earlier] = position
-    arenas, arena_of_earlier = np.unique(arena_of_value[earlier], return_inverse=True)
-    ops, op_of_node = np.unique(op_of_node, return_inverse=True)
-    columns = (
-        np.concatenate([arena_of_earlier, op_of_node + len(arenas)]),
-        values[: len(operands)],
-        values[len(operands) :],
-        np.concatenate([np.zeros_like(earlier), np.maximum(depth - base_depth, 0)]),
-        earlier,
-        arenas,
-        ops,
-    )
-    return columns, int(depth.max(initial=base_depth))
+class Taken(NamedTuple):
+    op_of_node: list[int]
+    operands: Ints
+    lengths: Ints
+    depth_of_node: Ints
+    outputs: Ints
+    inputs: tuple[Column, ...]
 
 
 def _renamed(shared: tuple[Hashable, ...], weights: dict[str, str]) -> tuple[Hashable, ...]:

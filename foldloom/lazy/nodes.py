@@ -34,7 +34,7 @@ class Nodes(Signatures):
     def _add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
         """Any node: operands and outputs may be ragged."""
         operands: list[int] = []
-        depth, rows = self.base_depth, 0
+        depth = rows = 0
         for handle in handles:
             if handle._type.ragged:
                 operands += handle._value

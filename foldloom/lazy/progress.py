@@ -1,7 +1,7 @@
 """Values on demand: a recording that is run part by part.
 
 Whoever needs a value that is not computed yet calls `on_demand`, which lets others go on first or not; in the end `advance` runs
-everything that has been recorded, as one part of the batch.
+what all of them wait for, as one part of the batch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from foldloom.graph import Op
 from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.inputs import Inputs
 from foldloom.lazy.operations import kernels_of
+from foldloom.lazy.parts import Examples, Parts
 from foldloom.lazy.scope import recording_paused, unwatched
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.lazy.unchanged import Unchanged
@@ -39,7 +40,11 @@ class Progress(Inputs):
         self._weights: Weights | None = None
         self._kernel_of_op: dict[Op, Any] = {}
         self._is_over = False
+        self._parts = Parts()
+        self._asked: list[int] = []
+        """Values that somebody waits for."""
         self._wanted: list[int] = []
+        """The same, of values that are wanted with their gradients."""
         self._results: list[Any] = []
         self._segments: list[tuple[int, int]] = [(0, 0)]
 
@@ -55,9 +60,9 @@ class Progress(Inputs):
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         if handle._type.ragged or handle._value in self._value_of_input:
             return self.plain_value_of(handle).item()
-        session = self._computed(handle._value)
+        number = self._computed(handle._value)
         with unwatched():
-            return session.number(handle._value)
+            return self._session.number(number)
 
     def plain_value_of(self, handle: LazyTensor) -> torch.Tensor:
         """The value, without its gradient."""
@@ -69,26 +74,30 @@ class Progress(Inputs):
         if handle._value in self._number_of_input:
             with recording_paused():
                 return torch.tensor(self._number_of_input[handle._value], dtype=handle.dtype)
-        session = self._computed(handle._value)
+        number = self._computed(handle._value)
         with unwatched():
-            return session.row(handle._value)
+            return self._session.row(number)
 
     def _plain_rows_of(self, handle: LazyTensor) -> torch.Tensor:
         given = [self._value_of_input[value] for value in handle._value if value in self._value_of_input]
-        all_given = len(given) == len(handle._value)
-        session = None if all_given else self._computed(max(handle._value))
-        if session is not None:
-            with unwatched():
-                return session.rows(handle._value)
-        with recording_paused():
-            return torch.stack(given).detach() if given else torch.empty(handle.shape, dtype=handle.dtype)
-
-    def _computed(self, value: int) -> Session:
-        """The session that has computed a value, and all before it."""
-        if value >= self.first_value:
+        if len(given) == len(handle._value):
+            with recording_paused():
+                return torch.stack(given).detach() if given else torch.empty(handle.shape, dtype=handle.dtype)
+        self._asked += [value for value in handle._value if self._parts.number_of(value) < 0]
+        if self._asked:
             self._demand()
-        assert self.session is not None
-        return self.session
+        numbers = [self._parts.number_of(value) for value in handle._value]
+        with unwatched():
+            return self._session.rows(numbers)
+
+    def _computed(self, value: int) -> int:
+        """The number of a value in the order of computing, which it has when this returns."""
+        number = self._parts.number_of(value)
+        if number < 0:
+            self._asked.append(value)
+            self._demand()
+            number = self._parts.number_of(value)
+        return number
 
     def value_of(self, handle: LazyTensor) -> torch.Tensor:
         return self.values_of([handle])[0]
@@ -122,7 +131,7 @@ class Progress(Inputs):
         if watching.watcher is not None:
             watching.watcher.demanded()
         if self.on_demand is None:
-            self.advance()
+            self.advance_all()
             return
         example = self.example
         self.on_demand()
@@ -134,24 +143,45 @@ class Progress(Inputs):
         self._segments.append((example, len(self.op_of_node)))
 
     def advance(self) -> None:
+        """Compute what has been asked for."""
+        self._advance([*self._asked, *self._wanted])
+
+    def advance_all(self) -> None:
         """Compute everything that has been recorded."""
-        wanted, self._wanted = list(dict.fromkeys(self._wanted)), []
+        self._advance(None)
+
+    def _advance(self, roots: list[int] | None) -> None:
+        wanted, self._wanted, self._asked = list(dict.fromkeys(self._wanted)), [], []
         self.outputs = wanted
-        planned, blocks = self._run_part(())
+        planned, blocks = self._run_part((), roots)
         if wanted:
             with recording_paused():
                 rows = [block.unbind(0) for block in blocks]
             places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
             self._value_of_input.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
 
-    def _run_part(self, results: Sequence[Any]) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+    def _run_part(
+        self, results: Sequence[Any], roots: Sequence[int] | None
+    ) -> tuple[Planned, tuple[torch.Tensor, ...]]:
         if self.session is None:
             self.session = Session(self._scheduler, self.device)
-        self.nodes_of_example = self._count_segments()
-        part, earlier = self.take_part(results, self.session.arena_of_value, self.session.earlier_ops)
+        examples = self._examples()
+        self._segments = [(self.example, 0)]
+        new = self.take()
+        part = self._parts.cut(
+            self.ops, new, examples, self.value_count, roots, self.session.arena_of_value, self.session.earlier_ops
+        )
+        recording = Recording(part.graph, new.inputs, tuple(results))
+        if watching.watcher is not None:
+            watching.watcher.recorded(recording, new.op_of_node, part.nodes)
         self._column_of_number, self._input_of_tensor = {}, {}
         with recording_paused():
-            return self._run(part, earlier)
+            return self._run(recording, part.earlier)
+
+    @property
+    def _session(self) -> Session:
+        assert self.session is not None, "what has been computed was computed by a session"
+        return self.session
 
     def _run(self, part: Recording, earlier: Any) -> tuple[Planned, tuple[torch.Tensor, ...]]:
         assert self.session is not None
@@ -165,21 +195,8 @@ class Progress(Inputs):
         with self.unchanged.as_recorded():
             return self.session.run(part, earlier, kernels)
 
-    def _count_segments(self) -> list[int]:
-        """Nodes of each example. Where examples took turns within one part, all count as the first one's."""
-        segments, total = self._segments, len(self.op_of_node)
-        self._segments = [(self.example, 0)]
-        count = len(self._results) or self.example + 1
-        if count == 1:
-            return [total]
-        counts = [0] * count
-        ends = [*[start for _, start in segments[1:]], total]
-        filled = [(example, end - start) for (example, start), end in zip(segments, ends, strict=True) if end > start]
-        examples = [example for example, _ in filled]
-        in_turn = examples == sorted(set(examples))
-        for example, size in filled:
-            counts[example if in_turn else 0] += size
-        return counts
+    def _examples(self) -> Examples:
+        return Examples.of(self._segments, len(self.op_of_node), len(self._results))
 
     def end_example(self, outputs: Sequence[LazyTensor], result: Any) -> None:
         """What has been called since the last example is one example, and this is its result."""
@@ -193,12 +210,12 @@ class Progress(Inputs):
 
     def close(self, cells: dict[str, str] | None = None, weights: dict[str, str] | None = None) -> Recording:
         """The recording, its cells and weights under other names if there are any for them."""
-        self.nodes_of_example = self._count_segments()
+        self.nodes_of_example = self._examples().counts().tolist()
         return self.as_recording(self._results, cells, weights)
 
     def finish(self) -> tuple[Planned, tuple[torch.Tensor, ...]]:
         """Run the last part of a batch that took several."""
-        return self._run_part(self._results)
+        return self._run_part(self._results, None)
 
     def end(self) -> None:
         """Nothing more is recorded. What is computed lives as long as somebody holds a handle."""

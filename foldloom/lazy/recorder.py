@@ -68,7 +68,7 @@ class Recorder(Nodes):
             return self._call_nested(cell, args, settings)
         operands: list[int] = []
         key: list[Any] = [cell]
-        depth = self.base_depth
+        depth = 0
         for arg in args:
             if type(arg) is LazyTensor:
                 if arg._recorder is not self:
@@ -137,7 +137,7 @@ class Recorder(Nodes):
         may be known. The key says everything that tells two calls apart, lists and tuples by their kind and length."""
         key: list[Any] = [function]
         operands: list[Any] = []
-        depth = self.base_depth
+        depth = 0
         is_ragged = False
         if kwargs:
             # Settings by name are many and mostly plain: all of them in one go.
@@ -289,7 +289,7 @@ class Recorder(Nodes):
         key: list[Any] = [module]
         handles: list[LazyTensor] = []
         operands: list[int] = []
-        depth = self.base_depth
+        depth = 0
         is_ragged = False
         for arg in args:
             for item in arg if type(arg) is tuple else (arg,):

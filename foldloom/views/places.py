@@ -7,6 +7,8 @@ import weakref
 from types import CodeType
 from typing import NamedTuple
 
+import numpy as np
+
 from foldloom.graph import Graph, Ints
 from foldloom.lazy.columns import Columns
 from foldloom.lazy.scope import is_machinery, user_frame
@@ -56,6 +58,22 @@ class NotedNodes(list[int]):
         frame = user_frame()
         return _Line(frame.f_code, frame.f_lineno)
 
+    def chosen(self, nodes: Ints) -> NotedNodes:
+        """These nodes of it, in this order."""
+        chosen = NotedNodes(self.columns)
+        numbers = nodes.tolist()
+        chosen.extend([self[number] for number in numbers])
+        chosen.examples = [self.examples[number] for number in numbers]
+        chosen._lines = [self._lines[number] for number in numbers]
+        return chosen
+
+    def followed_by(self, other: NotedNodes) -> NotedNodes:
+        both = self.chosen(np.arange(len(self)))
+        both.extend(other)
+        both.examples += other.examples
+        both._lines += other._lines
+        return both
+
     def places(self) -> list[Place | None]:
         place_of_line = {line: _place_of(line) for line in set(self._lines)}
         return [place_of_line[line] for line in self._lines]
@@ -81,11 +99,21 @@ class PartsWatcher(Watcher):
     def __init__(self) -> None:
         self.scheduler: Scheduler = ByDepth()
         self._noted: weakref.WeakKeyDictionary[Graph, NotedNodes] = weakref.WeakKeyDictionary()
+        self._left: weakref.WeakKeyDictionary[Columns, NotedNodes] = weakref.WeakKeyDictionary()
+        """What earlier parts of a batch have left for later ones."""
         self._demand: Place | None = None
 
-    def recorded(self, recording: Recording, op_of_node: list[int]) -> None:
-        if isinstance(op_of_node, NotedNodes):
-            self._noted[recording.graph] = op_of_node
+    def recorded(self, recording: Recording, op_of_node: list[int], nodes: Ints | None = None) -> None:
+        if not isinstance(op_of_node, NotedNodes):
+            return
+        noted, columns = op_of_node, op_of_node.columns
+        if nodes is not None:
+            left = self._left.pop(columns, None)
+            noted = noted if left is None else left.followed_by(noted)
+            if len(nodes) < len(noted):
+                self._left[columns] = noted.chosen(np.setdiff1d(np.arange(len(noted)), nodes))
+            noted = noted.chosen(nodes)
+        self._noted[recording.graph] = noted
 
     def demanded(self) -> None:
         self._demand = self._demand or user_place()

@@ -167,11 +167,11 @@ class Timer(PartsWatcher):
         self._recording_since = perf_counter()
         return NotedOps(columns)
 
-    def recorded(self, recording: Recording, op_of_node: list[int]) -> None:
+    def recorded(self, recording: Recording, op_of_node: list[int], nodes: Ints | None = None) -> None:
         if self._recording_since is not None:
             self.spans.append(Span(RECORDING, self._recording_since, perf_counter()))
             self._recording_since = None
-        super().recorded(recording, op_of_node)
+        super().recorded(recording, op_of_node, nodes)
 
     def plans(self, recording: Recording, scheduler: Scheduler, earlier: Ints | None) -> None:
         part, noted = self.part_of(recording, scheduler, earlier)

@@ -1,0 +1,266 @@
+"""A batch that runs in parts: what is computed next, of all that was recorded.
+
+Whoever waits for a value waits for what it is made of, and for nothing else. The rest is left for later, when there may be more like it: the
+losses of a parser that goes where its scores lead are all computed at the end, together.
+
+Recorded values have numbers in the order of recording; values that are computed have numbers in the order of that. `Parts` knows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from foldloom.compiled import as_ints, planning
+from foldloom.graph import Graph, Ints, Op, concatenate
+from foldloom.lazy.columns import Taken
+from foldloom.lazy.known import numbers
+
+MOST_LEFT = 1 << 14
+"""What is left is looked at anew for each part: when it is more than this many nodes, it is computed too."""
+
+_NONE = np.empty(0, np.int64)
+
+
+class _Left(NamedTuple):
+    """Nodes that nobody has needed so far."""
+
+    op_of_node: Ints = _NONE
+    operands: Ints = _NONE
+    lengths: Ints = _NONE
+    first_value: Ints = _NONE
+    example_of_node: Ints = _NONE
+
+
+class Examples(NamedTuple):
+    """Which example each node belongs to. If examples did not take turns in order, they are not kept apart."""
+
+    of_node: Ints
+    total: int
+    in_turn: bool
+
+    @staticmethod
+    def of(segments: Sequence[tuple[int, int]], nodes: int, total: int) -> Examples:
+        """``segments`` have an example and its first node each, in recording order. The last examples may have no node."""
+        starts = [start for _, start in segments]
+        sizes = [end - start for start, end in pairwise([*starts, nodes])]
+        filled = [example for (example, _), size in zip(segments, sizes, strict=True) if size]
+        of_node = np.repeat(np.array([example for example, _ in segments], np.int64), sizes)
+        total = max(total, 1, *[example + 1 for example in filled])
+        return Examples(of_node, total, filled == sorted(set(filled)))
+
+    def counts(self) -> Ints:
+        """How many nodes each has."""
+        if self.in_turn:
+            return np.bincount(self.of_node, minlength=self.total)
+        return np.array([len(self.of_node)] + [0] * (self.total - 1), np.int64)
+
+
+class Part(NamedTuple):
+    """A graph of its own. The values of earlier parts that it uses come first in it, as inputs; ``earlier`` are their numbers.
+
+    ``nodes`` says which of the nodes that were left, and then of those that are new, the others of the graph are.
+    """
+
+    graph: Graph
+    earlier: Ints
+    nodes: Ints
+
+
+class Parts:
+    def __init__(self) -> None:
+        self._left = _Left()
+        self._most_examples = 1
+        self._where = np.empty(1024, np.int64)
+        """The number of each recorded value in the order of computing; below zero if it is not computed yet."""
+        self._first_new = 0
+        """The first value that was recorded since the last part."""
+
+    def number_of(self, value: int) -> int:
+        """The number of a recorded value in the order of computing; below zero if it is not computed yet."""
+        return self._where.item(value) if value < self._first_new else -1
+
+    def cut(
+        self,
+        ops: list[Op],
+        new: Taken,
+        examples: Examples,
+        value_count: int,
+        roots: Sequence[int] | None,
+        arena_of_value: Ints,
+        earlier_ops: Sequence[Op],
+    ) -> Part:
+        """What the values ``roots`` and the outputs are made of and is not computed yet: all there is, if there are no roots.
+
+        ``arena_of_value`` tells where each computed value is, and ``earlier_ops`` the op of the values of each arena. What was
+        given is part of it in any case.
+        """
+        if value_count > len(self._where):
+            self._where = np.concatenate([self._where, np.empty(value_count, np.int64)])
+        left = self._left
+        if len(left.op_of_node) > MOST_LEFT:
+            roots = None
+        # An example may have ended, and left something.
+        self._most_examples = max(self._most_examples, examples.total)
+        part, rest, made = (planning.cut if planning is not None else cut_in_python)(
+            ops,
+            concatenate([left.op_of_node, numbers(new.op_of_node)]),
+            concatenate([left.operands, new.operands]),
+            concatenate([left.lengths, new.lengths]),
+            new.depth_of_node,
+            left.first_value,
+            concatenate([left.example_of_node, examples.of_node]),
+            None if roots is None else np.array(roots, np.int64),
+            new.outputs,
+            self._where,
+            arena_of_value,
+            self._first_new,
+            value_count,
+            len(earlier_ops),
+            self._most_examples,
+            examples.in_turn,
+        )
+        self._left, self._first_new = _Left(*map(as_ints, rest)), value_count
+        op_of_node, operands, outputs, depth, nodes_of_example, lengths, earlier, arenas, used, nodes = map(
+            as_ints, part
+        )
+        graph = Graph(
+            ops=(*[earlier_ops[arena] for arena in arenas.tolist()], *[ops[op] for op in used.tolist()]),
+            op_of_node=op_of_node,
+            operands=operands,
+            depth_of_node=depth,
+            nodes_of_example=nodes_of_example,
+            outputs=outputs,
+            value_count=len(earlier) + made,
+            lengths=lengths,
+        )
+        return Part(graph, earlier, nodes)
+
+
+class _Node(NamedTuple):
+    op: int
+    operands: list[int]
+    lengths: list[int]
+    values: range
+    example: int
+    is_input: bool
+
+
+def cut_in_python(
+    ops: list[Op],
+    op_of_node: Ints,
+    operands: Ints,
+    lengths: Ints,
+    depth_of_new: Ints,
+    first_of_left: Ints,
+    example_of_node: Ints,
+    roots: Ints | None,
+    outputs: Ints,
+    where: Ints,
+    arena_of_value: Ints,
+    first_new: int,
+    value_count: int,
+    arena_count: int,
+    example_count: int,
+    in_turn: bool,
+) -> tuple[tuple[Ints, ...], tuple[Ints, ...], int]:
+    """What `_planning.c` does where it was not compiled: columns of the part, columns of what is left, and how many values the part makes."""
+    nodes = _nodes(ops, op_of_node, operands, lengths, depth_of_new, first_of_left, example_of_node, first_new)
+    maker = {value: number for number, node in enumerate(nodes) for value in node.values}
+    needed = {
+        maker[value] for value in [*outputs.tolist(), *([] if roots is None else roots.tolist())] if value in maker
+    }
+    for number, node in reversed(list(enumerate(nodes))):
+        if roots is None or node.is_input or number in needed:
+            needed.add(number)
+            needed.update(maker[value] for value in node.operands if value in maker)
+    depth: dict[int, int] = {}
+    for number in sorted(needed):
+        node = nodes[number]
+        before = [depth[maker[value]] for value in node.operands if value in maker]
+        depth[number] = 0 if node.is_input else 1 + max(before, default=0)
+    order = sorted(needed, key=lambda number: (nodes[number].example if in_turn else 0, number))
+
+    used = [value for number in order for value in nodes[number].operands] + outputs.tolist()
+    earlier = sorted({int(where[value]) for value in used if value not in maker})
+    number_in_part = {value: number for number, value in enumerate(earlier)}
+    made = [value for number in order for value in nodes[number].values]
+    number_of_made = {value: len(earlier) + number for number, value in enumerate(made)}
+    in_part = [
+        number_of_made[value] if value in number_of_made else number_in_part[int(where[value])] for value in used
+    ]
+    arenas = sorted({int(arena_of_value[value]) for value in earlier})
+    used_ops = sorted({nodes[number].op for number in order})
+    counts = [0] * example_count
+    counts[0] = len(earlier)
+    for number in order:
+        counts[nodes[number].example if in_turn else 0] += 1
+    rest = [nodes[number] for number in range(len(nodes)) if number not in needed]
+    split = len(in_part) - len(outputs)
+    part: tuple[list[int], ...] = (
+        [arenas.index(arena_of_value[value]) for value in earlier]
+        + [len(arenas) + used_ops.index(nodes[number].op) for number in order],
+        in_part[:split],
+        in_part[split:],
+        [0] * len(earlier) + [depth[number] for number in order],
+        counts,
+        [length for number in order for length in nodes[number].lengths],
+        earlier,
+        arenas,
+        used_ops,
+        order,
+    )
+    left: tuple[list[int], ...] = (
+        [node.op for node in rest],
+        [value for node in rest for value in node.operands],
+        [length for node in rest for length in node.lengths],
+        [node.values.start for node in rest],
+        [node.example for node in rest],
+    )
+    where[[value for node in rest for value in node.values]] = -1
+    where[made] = np.arange(len(arena_of_value), len(arena_of_value) + len(made))
+    return (
+        tuple([np.array(column, np.int64) for column in part]),
+        tuple([np.array(column, np.int64) for column in left]),
+        len(made),
+    )
+
+
+def _nodes(
+    ops: list[Op],
+    op_of_node: Ints,
+    operands: Ints,
+    lengths: Ints,
+    depth_of_new: Ints,
+    first_of_left: Ints,
+    example_of_node: Ints,
+    first_new: int,
+) -> list[_Node]:
+    nodes: list[_Node] = []
+    next_operand = next_length = 0
+    next_value = first_new
+    for number, (op, example) in enumerate(zip(op_of_node.tolist(), example_of_node.tolist(), strict=True)):
+        first_length, rows = next_length, []
+        for types in (ops[op].inputs, ops[op].outputs):
+            ragged = sum([type.ragged for type in types])
+            rows.append(len(types) - ragged + int(lengths[next_length : next_length + ragged].sum()))
+            next_length += ragged
+        position = number - len(first_of_left)
+        first = next_value if position >= 0 else int(first_of_left[number])
+        if position >= 0:
+            next_value += rows[1]
+        nodes.append(
+            _Node(
+                op,
+                operands[next_operand : next_operand + rows[0]].tolist(),
+                lengths[first_length:next_length].tolist(),
+                range(first, first + rows[1]),
+                example,
+                position >= 0 and not depth_of_new[position],
+            )
+        )
+        next_operand += rows[0]
+    return nodes
