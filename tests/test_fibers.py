@@ -33,7 +33,7 @@ class Rounds:
         self.park = self.fibers.park
         self.run = self.fibers.run
 
-    def advance(self) -> None:
+    def advance(self, kinds: object) -> None:
         self.count += 1
 
 
@@ -237,7 +237,7 @@ def test_state_belongs_to_the_task(rounds: Rounds, name: str) -> None:
 @pytest.mark.parametrize("name", STATES)
 def test_tasks_and_advance_start_with_the_state_of_the_caller(name: str) -> None:
     seen: list[Any] = []
-    fibers = Fibers(lambda: seen.append(thread_state()))
+    fibers = Fibers(lambda _: seen.append(thread_state()))
 
     def task() -> None:
         seen.append(thread_state())
@@ -459,7 +459,7 @@ def test_a_run_that_draws_nothing_leaves_the_generator_alone(rounds: Rounds) -> 
 
 def test_advance_draws_from_the_stream_of_the_caller() -> None:
     drawn: list[float] = []
-    fibers = Fibers(lambda: drawn.append(torch.rand(()).item()))
+    fibers = Fibers(lambda _: drawn.append(torch.rand(()).item()))
 
     def task() -> None:
         fibers.park()
@@ -500,7 +500,7 @@ def test_an_exception_is_raised_as_it_is_with_the_index(rounds: Rounds) -> None:
 
 
 def test_errors_call_a_task_what_they_are_told_to() -> None:
-    fibers = Fibers(lambda: None, noun="example")
+    fibers = Fibers(lambda _: None, noun="example")
     with pytest.raises(ZeroDivisionError) as caught:
         fibers.run([lambda: 0, lambda: 1 // 0])
     assert caught.value.__notes__ == ["in example 1"]
@@ -546,7 +546,7 @@ def test_what_advance_raises_ends_all() -> None:
     ended: list[int] = []
     error = RuntimeError("no kernel")
 
-    def advance() -> None:
+    def advance(_: object) -> None:
         raise error
 
     def task(number: int) -> None:
@@ -560,6 +560,40 @@ def test_what_advance_raises_ends_all() -> None:
         fibers.run([lambda number=number: task(number) for number in range(3)])
     assert caught.value is error
     assert ended == [0, 1, 2]
+
+
+def test_who_waits_for_what_few_wait_for_waits_for_more(rounds: Rounds) -> None:
+    """Tasks end one after the other: what they then ask for is made for several at once."""
+    made: list[tuple[set[object], int]] = []
+    asked: list[str] = []
+
+    def advance(kinds: set[object]) -> None:
+        made.append((set(kinds), sum(kind in kinds for kind in asked)))
+        asked[:] = [kind for kind in asked if kind not in kinds]
+
+    def ask(kind: str) -> None:
+        asked.append(kind)
+        fibers.park(kind)
+
+    def task(number: int) -> int:
+        for _ in range(number):
+            ask("step")
+        ask("end")
+        return number
+
+    fibers = Fibers(advance)
+    assert fibers.run([lambda number=number: task(number) for number in range(8)]) == list(range(8))
+    assert not asked
+    assert [count for kinds, count in made if kinds == {"step"}] == [7, 6, 5, 4, 3, 2, 1]
+    assert [count for kinds, count in made if kinds == {"end"}] == [4, 2, 1, 1]
+    assert len(made) == 11
+
+
+def test_kinds_that_few_wait_for_each_are_made_together(rounds: Rounds) -> None:
+    made: list[set[object]] = []
+    fibers = Fibers(lambda kinds: made.append(set(kinds)))
+    fibers.run([lambda kind=kind: fibers.park(kind) for kind in "abc"])
+    assert made == [{"a", "b", "c"}]
 
 
 @pytest.mark.parametrize("where", ["task", "advance"])
@@ -577,7 +611,7 @@ def test_keyboard_interrupt_ends_all(where: str) -> None:
         finally:
             ended.append(number)
 
-    fibers = Fibers(lambda: interrupt("advance"))
+    fibers = Fibers(lambda _: interrupt("advance"))
     with pytest.raises(KeyboardInterrupt):
         fibers.run([lambda number=number: task(number) for number in range(3)])
     assert ended == [0, 1, 2]
@@ -750,7 +784,7 @@ def test_park_outside_of_a_task(rounds: Rounds) -> None:
 
 
 def test_run_inside_advance() -> None:
-    fibers = Fibers(lambda: fibers.run([lambda: None]) and None)
+    fibers = Fibers(lambda _: fibers.run([lambda: None]) and None)
     with pytest.raises(RecordingError, match="run was called by `advance`"):
         fibers.run([fibers.park])
 

@@ -784,9 +784,9 @@ static PyObject *cut(PyObject *self, PyObject *args)
         PyErr_SetString(PyExc_IndexError, "every value has a place, and every node a depth and an example");
         goto done;
     }
-    int64_t *first_operand, *first_length, *first_value, *is_needed, *depth, *order, *place_of_example, *new_first;
+    int64_t *first_operand, *first_length, *first_value, *is_needed, *is_op_needed, *depth, *place_of_example, *new_first;
     if (!(first_operand = take(&taken, nodes + 1)) || !(first_length = take(&taken, nodes + 1)) || !(first_value = take(&taken, 2 * nodes)) ||
-        !(is_needed = take(&taken, nodes)) || !(depth = take(&taken, nodes)) || !(order = take(&taken, nodes)) ||
+        !(is_needed = take(&taken, nodes)) || !(is_op_needed = take(&taken, op_count)) || !(depth = take(&taken, nodes)) ||
         !(place_of_example = take(&taken, example_count + 1)) || !(new_first = take(&taken, nodes)))
         goto done;
     int64_t *end_value = first_value + nodes, next_value = first_new;
@@ -832,41 +832,49 @@ static PyObject *cut(PyObject *self, PyObject *args)
 
     /* Who is needed: what is given, what is asked for, and what that is made of. Operands come before who reads them. */
 #define MAKER(value) (-2 - where[value])
-    int64_t needed = 0, part_values = 0, part_operands = 0, part_lengths = 0, left_operands = 0, left_lengths = 0;
     for (Py_ssize_t i = 0; i < roots.size; i++)
         if (where[roots.at[i]] < 0)
             is_needed[MAKER(roots.at[i])] = 1;
     for (Py_ssize_t i = 0; i < outputs.size; i++)
         if (where[outputs.at[i]] < 0)
             is_needed[MAKER(outputs.at[i])] = 1;
-    if (take_used(&taken, run_before, &earlier) < 0 || take_used(&taken, op_count, &used_ops) < 0 ||
-        take_used(&taken, arena_count, &arenas) < 0)
-        goto done;
     for (Py_ssize_t node = nodes - 1; node >= 0; node--) {
-        int64_t its_operands = first_operand[node + 1] - first_operand[node], its_lengths = first_length[node + 1] - first_length[node];
-        if (root_column != Py_None && !IS_INPUT(node) && !is_needed[node]) {
-            left_operands += its_operands;
-            left_lengths += its_lengths;
-            continue;
-        }
-        is_needed[node] = 1;
-        needed++;
-        part_values += end_value[node] - first_value[node];
-        part_operands += its_operands;
-        part_lengths += its_lengths;
-        use(&used_ops, op_of_node.at[node]);
-        place_of_example[in_turn ? example_of_node.at[node] + 1 : 1]++;
+        is_needed[node] |= root_column == Py_None || IS_INPUT(node);
+        is_op_needed[op_of_node.at[node]] |= is_needed[node];
         for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++) {
             int64_t value = operands.at[i];
-            if (where[value] >= 0)
-                use(&earlier, where[value]);
-            else if (MAKER(value) < node)
-                is_needed[MAKER(value)] = 1;
-            else {
+            if (where[value] < 0 && MAKER(value) >= node) {
                 PyErr_SetString(PyExc_IndexError, "a node reads what is made after it");
                 goto done;
             }
+            if (where[value] < 0 && is_needed[node])
+                is_needed[MAKER(value)] = 1;
         }
+    }
+    /* Who runs along: others of the same ops, if they can. */
+    int64_t needed = 0, part_values = 0, part_operands = 0, part_lengths = 0, left_operands = 0, left_lengths = 0;
+    if (take_used(&taken, run_before, &earlier) < 0 || take_used(&taken, op_count, &used_ops) < 0 ||
+        take_used(&taken, arena_count, &arenas) < 0)
+        goto done;
+    for (Py_ssize_t node = 0; node < nodes; node++) {
+        int runs = is_op_needed[op_of_node.at[node]];
+        for (int64_t i = first_operand[node]; runs && !is_needed[node] && i < first_operand[node + 1]; i++)
+            runs = where[operands.at[i]] >= 0 || is_needed[MAKER(operands.at[i])];
+        is_needed[node] = runs;
+        if (!runs) {
+            left_operands += first_operand[node + 1] - first_operand[node];
+            left_lengths += first_length[node + 1] - first_length[node];
+            continue;
+        }
+        needed++;
+        part_values += end_value[node] - first_value[node];
+        part_operands += first_operand[node + 1] - first_operand[node];
+        part_lengths += first_length[node + 1] - first_length[node];
+        use(&used_ops, op_of_node.at[node]);
+        place_of_example[in_turn ? example_of_node.at[node] + 1 : 1]++;
+        for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++)
+            if (where[operands.at[i]] >= 0)
+                use(&earlier, where[operands.at[i]]);
     }
     for (Py_ssize_t i = 0; i < outputs.size; i++)
         if (where[outputs.at[i]] >= 0)

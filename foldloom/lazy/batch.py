@@ -277,7 +277,7 @@ def _lifted(recorder: Recorder, arg: Any) -> Any:
     return arg
 
 
-def _refuse_demand(function: object) -> None:
+def _refuse_demand(function: object, _: object) -> None:
     name = getattr(function, "__name__", type(function).__name__)
     raise ValueNotReadyError(
         f"{name} asks for a value that is not computed yet, at {user_line()}, so what it does next cannot be recorded ahead. Run it "

@@ -1,13 +1,17 @@
 """Fibers: many tasks in one thread, each with a stack of its own.
 
 A task that needs something that only a batch can give parks, the others go on, and when every task is parked or done,
-what they wait for is made for all of them at once. The tasks are ordinary code: anything on their stacks may park, however
+what they wait for is made for many of them at once. The tasks are ordinary code: anything on their stacks may park, however
 deep, which generators and `async` could not give.
 
 **Who runs.** The greenlet that called `run` is the hub. It lets one fiber run at a time, and a fiber that pauses always returns
 to it, so that there is one place where things are decided: who is next, when to advance, what to end. A `run` inside a task
 makes a group of its own, whose owner pauses until the group is done. To start a greenlet costs about twenty times as much as to switch
 to one; so tasks follow one another in one fiber until one of them pauses, and fibers that are free are kept for the next tasks.
+
+**Who goes on.** Tasks that are parked may wait for different kinds of things: most of a batch of parsers for the next action, those
+that are done for the names of all relations. If one kind is what at least half of them wait for, it alone is made; the others wait until more
+have joined them.
 
 **Whose state.** Torch keeps modes and settings for the whole thread or process, and a task may park within `torch.no_grad()`. They
 belong to the task: it starts with those that held where `run` was called, and has its own again when it goes on. A fiber
@@ -26,8 +30,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Set
 from contextvars import Context, copy_context
 from typing import Any, NoReturn, TypeVar
 
@@ -53,10 +57,10 @@ _PATIENCE = 100
 
 
 class Fibers:
-    """Runs tasks, each in a fiber of its own. One that parks waits for the next `advance`, which is called once whenever
-    all tasks are parked or done, in the torch state of the outermost `run`.
+    """Runs tasks, each in a fiber of its own. One that parks waits for the next `advance` that is for its kind. This is called once
+    whenever all tasks are parked or done, with the kinds that it is for, in the torch state of the outermost `run`.
 
-    >>> fibers = Fibers(lambda: print("advance"))
+    >>> fibers = Fibers(lambda kinds: print("advance"))
     >>> def task(name):
     ...     print(name, "asks")
     ...     fibers.park()
@@ -68,7 +72,7 @@ class Fibers:
     ['first', 'second']
     """
 
-    def __init__(self, advance: Callable[[], None], *, noun: str = "task") -> None:
+    def __init__(self, advance: Callable[[Set[Hashable]], None], *, noun: str = "task") -> None:
         self._advance = advance
         self._noun = noun  # what errors call a task
         self.idle: list[_Fiber] = []
@@ -123,13 +127,14 @@ class Fibers:
                 del error  # else it would hold this frame, which holds it
         return group.results
 
-    def park(self) -> None:
-        """Called inside a task: returns after the next `advance`."""
+    def park(self, kind: Hashable = None) -> None:
+        """Called inside a task: returns after the next `advance` that is for this kind."""
         fiber = getcurrent()
         if not isinstance(fiber, _Fiber) or fiber.fibers is not self:
             raise RecordingError("park was called outside of any fiber: only a task given to `run` can park")
         if fiber.ending:
             self._refuse(fiber)
+        fiber.kind = kind
         self._parked.append(fiber)
         self._pause(fiber)
 
@@ -216,18 +221,19 @@ class Fibers:
         return fiber
 
     def _advance_all(self, outermost: _Group) -> None:
-        assert self._parked
+        kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
         with_modes = outermost.state != self._base
         if with_modes:
             outermost.state.apply()
         try:
-            self._advance()
+            self._advance(kinds)
         finally:
             if with_modes or not self._base.holds():
                 self._base.apply()
             self._streams_known = False
-        self._ready.extend(self._parked)
-        self._parked.clear()
+        # In the order of the tasks, whoever came first.
+        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
+        self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
 
     def _end(self, group: _Group, reason: BaseException) -> None:
         """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""
@@ -347,6 +353,12 @@ class Fibers:
         return layers
 
 
+def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
+    """The kinds to advance now: one that is wanted by at least half of all, or else all."""
+    (most, count), *_ = waiting.most_common(1)
+    return {most} if 2 * count >= waiting.total() else waiting.keys()
+
+
 class _Group:
     """The tasks of one call of `run`."""
 
@@ -370,6 +382,7 @@ class _Fiber(greenlet):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(_live)
         self.index = -1
+        self.kind: Hashable = None
         self.waits_for: _Group | None = None
         self.ending = False
         self.refused = 0

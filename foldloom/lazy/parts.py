@@ -1,7 +1,7 @@
 """A batch that runs in parts: what is computed next, of all that was recorded.
 
 Whoever waits for a value waits for what it is made of, and for nothing else. The rest is left for later, when there may be more like it: the
-losses of a parser that goes where its scores lead are all computed at the end, together.
+losses of a parser that goes where its scores lead are all computed at the end, together. But what can run in the same steps runs along.
 
 Recorded values have numbers in the order of recording; values that are computed have numbers in the order of that. `Parts` knows both.
 """
@@ -93,7 +93,8 @@ class Parts:
         arena_of_value: Ints,
         earlier_ops: Sequence[Op],
     ) -> Part:
-        """What the values ``roots`` and the outputs are made of and is not computed yet: all there is, if there are no roots.
+        """What the values ``roots`` and the outputs are made of and is not computed yet, with what runs along: all there is, if there
+        are no roots.
 
         ``arena_of_value`` tells where each computed value is, and ``earlier_ops`` the op of the values of each arena. What was
         given is part of it in any case.
@@ -177,6 +178,10 @@ def cut_in_python(
         if roots is None or node.is_input or number in needed:
             needed.add(number)
             needed.update(maker[value] for value in node.operands if value in maker)
+    needed_ops = {nodes[number].op for number in needed}
+    for number, node in enumerate(nodes):
+        if node.op in needed_ops and all(value not in maker or maker[value] in needed for value in node.operands):
+            needed.add(number)
     depth: dict[int, int] = {}
     for number in sorted(needed):
         node = nodes[number]

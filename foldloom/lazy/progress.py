@@ -6,14 +6,15 @@ what all of them wait for, as one part of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any
 
 import torch
 
 from foldloom.engine import Planned, Session
 from foldloom.errors import ArgumentError
-from foldloom.graph import Op
+from foldloom.graph import Op, Type
 from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.inputs import Inputs
 from foldloom.lazy.operations import kernels_of
@@ -32,7 +33,7 @@ class Progress(Inputs):
 
     def __init__(self, scheduler: Scheduler | None, owner: object) -> None:
         super().__init__()
-        self.on_demand: Callable[[], None] | None = None
+        self.on_demand: Callable[[Hashable], None] | None = None
         self.fibers: Fibers | None = None
         self.session: Session | None = None
         self._scheduler = scheduler or ByDepth()
@@ -41,10 +42,10 @@ class Progress(Inputs):
         self._kernel_of_op: dict[Op, Any] = {}
         self._is_over = False
         self._parts = Parts()
-        self._asked: list[int] = []
-        """Values that somebody waits for."""
-        self._wanted: list[int] = []
-        """The same, of values that are wanted with their gradients."""
+        self._asked: defaultdict[Hashable, list[int]] = defaultdict(list)
+        """Values that somebody waits for. Of what type it is, is taken for the kind of thing that somebody waits for."""
+        self._wanted: defaultdict[Hashable, list[int]] = defaultdict(list)
+        """Those of them that are wanted with their gradients."""
         self._results: list[Any] = []
         self._segments: list[tuple[int, int]] = [(0, 0)]
 
@@ -60,7 +61,7 @@ class Progress(Inputs):
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         if handle._type.ragged or handle._value in self._value_of_input:
             return self.plain_value_of(handle).item()
-        number = self._computed(handle._value)
+        number = self._computed(handle)
         with unwatched():
             return self._session.number(number)
 
@@ -74,7 +75,7 @@ class Progress(Inputs):
         if handle._value in self._number_of_input:
             with recording_paused():
                 return torch.tensor(self._number_of_input[handle._value], dtype=handle.dtype)
-        number = self._computed(handle._value)
+        number = self._computed(handle)
         with unwatched():
             return self._session.row(number)
 
@@ -83,20 +84,19 @@ class Progress(Inputs):
         if len(given) == len(handle._value):
             with recording_paused():
                 return torch.stack(given).detach() if given else torch.empty(handle.shape, dtype=handle.dtype)
-        self._asked += [value for value in handle._value if self._parts.number_of(value) < 0]
-        if self._asked:
-            self._demand()
+        missing = [value for value in handle._value if self._parts.number_of(value) < 0]
+        if missing:
+            self._demand(handle._type, missing)
         numbers = [self._parts.number_of(value) for value in handle._value]
         with unwatched():
             return self._session.rows(numbers)
 
-    def _computed(self, value: int) -> int:
+    def _computed(self, handle: LazyTensor) -> int:
         """The number of a value in the order of computing, which it has when this returns."""
-        number = self._parts.number_of(value)
+        number = self._parts.number_of(handle._value)
         if number < 0:
-            self._asked.append(value)
-            self._demand()
-            number = self._parts.number_of(value)
+            self._demand(handle._type, [handle._value])
+            number = self._parts.number_of(handle._value)
         return number
 
     def value_of(self, handle: LazyTensor) -> torch.Tensor:
@@ -107,8 +107,8 @@ class Progress(Inputs):
         numbers = [n for h in handles for n in (h._value if h._type.ragged else (h._value,))]
         missing = [number for number in numbers if number not in self._value_of_input]
         if missing:
-            self._wanted += missing
-            self._demand()
+            self._wanted[handles[0]._type] += missing
+            self._demand(handles[0]._type, missing)
         with recording_paused():
             return [
                 torch.stack([self._value_of_input[value] for value in handle._value])
@@ -127,14 +127,15 @@ class Progress(Inputs):
             )
         self.value_of(handle).backward(*args, **kwargs)
 
-    def _demand(self) -> None:
+    def _demand(self, kind: Type, values: Sequence[int]) -> None:
         if watching.watcher is not None:
             watching.watcher.demanded()
+        self._asked[kind] += values
         if self.on_demand is None:
             self.advance_all()
             return
         example = self.example
-        self.on_demand()
+        self.on_demand(kind)
         self.begin(example)
 
     def begin(self, example: int) -> None:
@@ -142,16 +143,18 @@ class Progress(Inputs):
         self.example = example
         self._segments.append((example, len(self.op_of_node)))
 
-    def advance(self) -> None:
-        """Compute what has been asked for."""
-        self._advance([*self._asked, *self._wanted])
+    def advance(self, kinds: Set[Hashable]) -> None:
+        """Compute what has been asked for of these kinds."""
+        self._advance(kinds, [value for kind in kinds for value in self._asked[kind]])
 
-    def advance_all(self) -> None:
+    def advance_all(self, _: object = None) -> None:
         """Compute everything that has been recorded."""
-        self._advance(None)
+        self._advance(self._asked.keys() | self._wanted.keys(), None)
 
-    def _advance(self, roots: list[int] | None) -> None:
-        wanted, self._wanted, self._asked = list(dict.fromkeys(self._wanted)), [], []
+    def _advance(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
+        wanted = list(dict.fromkeys([value for kind in kinds for value in self._wanted.pop(kind, ())]))
+        for kind in kinds:
+            self._asked.pop(kind, None)
         self.outputs = wanted
         planned, blocks = self._run_part((), roots)
         if wanted:
