@@ -244,12 +244,12 @@ class _Decide(nn.Module):
     def __init__(self, score: nn.Module) -> None:
         super().__init__()
         self.score = score
-        self.is_legal: Tensor
-        self.register_buffer("is_legal", torch.arange(8).unsqueeze(1) >> torch.arange(3) & 1 > 0)
+        self.is_illegal: Tensor
+        self.register_buffer("is_illegal", torch.arange(8).unsqueeze(1) >> torch.arange(3) & 1 == 0)
 
     def forward(self, first: Tensor, second: Tensor, third: Tensor, front: Tensor, legal: Tensor) -> Tensor:
         scores = self.score(torch.cat((first, second, third, front), 1))
-        best: Tensor = scores.masked_fill(~self.is_legal[legal], -torch.inf).argmax(1)
+        best: Tensor = scores.masked_fill(self.is_illegal[legal], -torch.inf).argmax(1)
         return best
 
 
@@ -274,17 +274,17 @@ class ParserInCells(nn.Module):
         self.decide, self.relate = fl.cell(_Decide(model.score)), fl.cell(_Relate(model.relate))
 
     def predict(self, sentence: Sentence) -> Parse:
-        at = Configuration(len(sentence.words))
+        at, decide, relate = Configuration(len(sentence.words)), self.decide, self.relate
         states = [*self.over_sequences.read(sentence.words), self.blank(0)]
         seen: list[list[Tensor]] = [[]] * at.root
         while not at.done:
             features = [states[-1 if word is None else word] for word in at.looked_at()]
             legal = at.legal()
-            action = legal[0] if len(legal) == 1 else int(self.decide(*features, sum(1 << action for action in legal)))
+            action = legal[0] if len(legal) == 1 else int(decide(*features, sum([1 << action for action in legal])))
             attached = at.apply(action)
             if attached is not None:
                 seen[attached] = features
-        relations = torch.stack([self.relate(*features) for features in seen])
+        relations = torch.stack([relate(*features) for features in seen])
         return Parse([-1 if head == at.root else head for head in at.heads], relations.tolist())
 
 

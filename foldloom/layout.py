@@ -45,10 +45,7 @@ class Order(NamedTuple):
     lengths: Ints
     input_order: Ints
     input_runs: int
-
-    @property
-    def input_nodes(self) -> int:
-        return int(self.size_of_run[: self.input_runs].sum())
+    input_nodes: int
 
 
 class Layout(NamedTuple):
@@ -68,7 +65,7 @@ class Layout(NamedTuple):
 def arrange(graph: Graph, step_of_node: Ints) -> Order:
     if planning is None:
         return arrange_with_numpy(graph, step_of_node)
-    columns, input_runs = planning.arrange(
+    columns, input_runs, input_nodes = planning.arrange(
         graph.ops,
         graph.op_of_node,
         graph.operands,
@@ -78,7 +75,7 @@ def arrange(graph: Graph, step_of_node: Ints) -> Order:
         _count_earlier(graph.ops),
     )
     nodes, op_of_run, size_of_run, operands, rows_of_block, lengths, input_order = map(as_ints, columns)
-    return Order(nodes, op_of_run, size_of_run, operands, rows_of_block, lengths, input_order, input_runs)
+    return Order(nodes, op_of_run, size_of_run, operands, rows_of_block, lengths, input_order, input_runs, input_nodes)
 
 
 def lay_out(
@@ -169,6 +166,7 @@ def arrange_with_numpy(graph: Graph, step_of_node: Ints) -> Order:
         lengths=operands.lengths,
         input_order=_input_order(graph, nodes, op_of_run[:input_runs], run_sizes[:input_runs]),
         input_runs=input_runs,
+        input_nodes=int(run_sizes[:input_runs].sum()),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,14 +13,32 @@ from foldloom.plan import Arena, Plan
 _NONE = np.empty(0, np.int64)
 
 
-@dataclass
 class Placed:
     """What the plans of one batch have placed so far, when it takes several: the next one goes on from here."""
 
-    arenas: dict[tuple[Type, Op | None], int] = field(default_factory=dict)
-    filled: list[int] = field(default_factory=list)
-    arena_of_value: Ints = field(default_factory=lambda: _NONE)
-    row_of_value: Ints = field(default_factory=lambda: _NONE)
+    def __init__(self) -> None:
+        self.arenas: dict[tuple[Type, Op | None], int] = {}
+        self.filled: list[int] = []
+        self._places = np.empty((2, 1024), np.int64)
+        self._count = 0
+
+    @property
+    def arena_of_value(self) -> Ints:
+        return self._places[0, : self._count]
+
+    @property
+    def row_of_value(self) -> Ints:
+        return self._places[1, : self._count]
+
+    def add(self, arena_of_value: Ints, row_of_value: Ints, filled: list[int]) -> None:
+        before, self._count = self._count, self._count + len(arena_of_value)
+        if self._count > self._places.shape[1]:
+            larger = np.empty((2, 2 * self._count), np.int64)
+            larger[:, :before] = self._places[:, :before]
+            self._places = larger
+        self._places[0, before : self._count] = arena_of_value
+        self._places[1, before : self._count] = row_of_value
+        self.filled = filled
 
 
 def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlier: Ints | None = None) -> Plan:
@@ -41,9 +58,7 @@ def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlie
         kept = placed.filled + [0] * (len(arenas) - len(placed.filled))
         arena, row = placed.arena_of_value[earlier], placed.row_of_value[earlier]
         layout = lay_out(graph, order, arenas, arenas_of_op, kept, arena, row)
-        placed.arena_of_value = np.concatenate([placed.arena_of_value, layout.arena_of_value[len(earlier) :]])
-        placed.row_of_value = np.concatenate([placed.row_of_value, layout.row_of_value[len(earlier) :]])
-        placed.filled = layout.filled
+        placed.add(layout.arena_of_value[len(earlier) :], layout.row_of_value[len(earlier) :], layout.filled)
     return Plan(
         ops=graph.ops,
         arenas=tuple(

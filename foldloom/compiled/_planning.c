@@ -389,10 +389,11 @@ static PyObject *arrange(PyObject *self, PyObject *args)
 
     /* Inputs come before the steps, under the numbers of their ops. */
 #define RUN(node) (step_of_node.at[node] < 0 ? graph.op_of_node.at[node] : step_of_node.at[node] + graph.ops)
-    int64_t run_count = 0, input_runs = 0, given = 0;
+    int64_t run_count = 0, input_runs = 0, input_nodes = 0, given = 0;
     for (Py_ssize_t node = 0; node < graph.nodes; node++) {
         place_of_run[RUN(node) + 1]++;
         number_in_op[node] = seen[graph.op_of_node.at[node]]++;
+        input_nodes += step_of_node.at[node] < 0;
         given += step_of_node.at[node] < 0 && graph.op_of_node.at[node] >= earlier_ops;
     }
     for (int64_t run = 0; run < run_ids; run++) {
@@ -438,8 +439,8 @@ static PyObject *arrange(PyObject *self, PyObject *args)
             }
             *rows++ = values - before;
         }
-    result = Py_BuildValue("(OOOOOOO)L", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],
-                           (long long)input_runs);
+    result = Py_BuildValue("(OOOOOOO)LL", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],
+                           (long long)input_runs, (long long)input_nodes);
 done:
     for (int i = 0; i < 7; i++)
         Py_XDECREF(columns[i]);

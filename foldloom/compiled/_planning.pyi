@@ -16,7 +16,7 @@ def arrange(
     step_of_node: Ints,
     earlier_ops: int,
     /,
-) -> tuple[tuple[bytearray, ...], int]: ...
+) -> tuple[tuple[bytearray, ...], int, int]: ...
 def lay_out(
     ops: tuple[Op, ...],
     op_of_node: Ints,

@@ -54,9 +54,9 @@ class Steps:
 
     @cached_property
     def places(self) -> Tensor:
-        """For each direction and each row by sequence, its place among the rows by time."""
-        rows = torch.arange(self.positions.shape[1]).expand_as(self.positions)
-        return torch.empty_like(self.positions).scatter_(1, self.positions, rows)
+        """For each row by sequence, and each direction, its place among the rows by time, one direction after the other."""
+        rows = torch.arange(self.positions.numel()).view_as(self.positions)
+        return torch.empty_like(self.positions).scatter_(1, self.positions, rows).T.flatten()
 
     @cached_property
     def ends(self) -> Tensor:
@@ -232,7 +232,7 @@ def _plain(steps: Steps, values: Tensor, h: Tensor, c: Tensor, *weights: Tensor)
 
 def _by_sequence(hidden: Tensor, steps: Steps) -> Tensor:
     """Rows by time as rows by sequence, the directions side by side."""
-    return torch.cat([part.index_select(0, place) for part, place in zip(hidden, steps.places, strict=True)], 1)
+    return hidden.flatten(0, 1).index_select(0, steps.places).view(hidden.shape[1], -1)
 
 
 def _by_time(states: Tensor, steps: Steps) -> Tensor:
