@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 
 import foldloom as fl
 from examples.transition_parser import TransitionParser, made_examples
-from foldloom import compiled, engine, layout
+from foldloom import compiled, layout
 from foldloom.graph import ANY, CONSTANT, Graph, Op, Type, merge
 from foldloom.lazy import parts
 from foldloom.placement import place
 from foldloom.plan import Plan
 from foldloom.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda, by_depth
+from tests.law import assert_same
+from tests.law_on_the_fly import without_tensors
+from tests.test_law_on_the_fly import Library, instructions, run_program
+from tests.test_parts import plans_of_parts
 
 pytestmark = pytest.mark.skipif(compiled.planning is None, reason="there was no compiler where Foldloom was installed")
 
@@ -106,29 +110,38 @@ def test_of_any_graph(examples: list[Graph], agenda: bool) -> None:
         assert_same_plan(plan, place(graph, schedule))
 
 
-@pytest.mark.parametrize("scheduler", [ByDepth(), ByAgenda()], ids=repr)
-def test_of_a_batch_in_parts(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[Plan] = []
-    prepare = engine.prepare
-
-    def watched(*args: Any) -> Any:
-        planned = prepare(*args)
-        plans.append(planned.plan)
-        return planned
-
-    monkeypatch.setattr(engine, "prepare", watched)
-    torch.manual_seed(0)
-    parse = fl.batch(TransitionParser().predict, scheduler=scheduler)
-    sentences = made_examples(6, seed=1)
-    parses = parse(sentences)
-    in_c = plans.copy()
-    plans.clear()
-    with without_the_compiled_part():
-        assert parse(sentences) == parses
-    assert len(in_c) == len(plans) > 3
-    for plan, other in zip(in_c, plans, strict=True):
-        plan.check()
+def check_parts(function: Callable[..., Any], *columns: Sequence[Any], scheduler: Scheduler) -> int:
+    """How many parts there are."""
+    batched = fl.batch(function, scheduler=scheduler)
+    with plans_of_parts() as in_c:
+        expected = batched(*columns)
+    with plans_of_parts() as in_python, without_the_compiled_part():
+        results = batched(*columns)
+    assert without_tensors(results) == without_tensors(expected)
+    assert_same(results, expected)
+    assert len(in_c) == len(in_python)
+    for plan, other in zip(in_c, in_python, strict=True):
         assert_same_plan(plan, other)
+    return len(in_c)
+
+
+@pytest.mark.parametrize("scheduler", [ByDepth(), ByAgenda()], ids=repr)
+def test_of_a_batch_in_parts(scheduler: Scheduler) -> None:
+    torch.manual_seed(0)
+    assert check_parts(TransitionParser().predict, made_examples(6, seed=1), scheduler=scheduler) > 3
+
+
+@given(programs=st.lists(instructions, min_size=1, max_size=4))
+def test_of_the_parts_of_any_program(programs: list[list[list[int]]]) -> None:
+    torch.manual_seed(0)
+    library = Library()
+
+    def function(words: torch.Tensor, vector: torch.Tensor, program: list[list[int]]) -> Any:
+        return run_program(library, library.calls + library.branches * 4, words, vector, program)
+
+    words = [torch.randint(0, 7, (1 + number % 4,)) for number in range(len(programs))]
+    vectors = [torch.randn(3, dtype=torch.float64) for _ in programs]
+    check_parts(function, words, vectors, programs, scheduler=ByDepth())
 
 
 def test_a_graph_with_wrong_numbers_is_refused() -> None:
