@@ -19,13 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from foldloom.compiled import as_ints, planning
+from foldloom.errors import PlanError
 from foldloom.graph import EARLIER, Graph, Ints, Op, Slots, Type, concatenate, runs_of, starts_of
 from foldloom.plan import Access, Read, Step, Write
 
 _ACCESSES = (Access.SLICE, Access.BROADCAST, Access.GATHER)
 
 if planning is not None:
-    planning.bind(Step, Read, Write, _ACCESSES)
+    planning.bind(Step, Read, Write, _ACCESSES, PlanError)
 
 
 class Order(NamedTuple):
@@ -63,6 +64,11 @@ class Layout(NamedTuple):
 
 
 def arrange(graph: Graph, step_of_node: Ints) -> Order:
+    step_of_node = np.ascontiguousarray(step_of_node, np.int64)
+    if step_of_node.max(initial=-1) >= len(step_of_node):
+        # Steps may have any numbers.
+        used, step_of_node = np.unique(step_of_node, return_inverse=True)
+        step_of_node = step_of_node - np.count_nonzero(used < 0)
     if planning is None:
         return arrange_with_numpy(graph, step_of_node)
     columns, input_runs, input_nodes = planning.arrange(
@@ -155,6 +161,8 @@ def arrange_with_numpy(graph: Graph, step_of_node: Ints) -> Order:
     used = run_sizes.nonzero()[0]
     run_sizes = run_sizes[used]
     op_of_run = graph.op_of_node[nodes[starts_of(run_sizes)]]
+    if (graph.op_of_node[nodes] != op_of_run.repeat(run_sizes)).any():
+        raise PlanError("a step holds nodes of two different ops")
     input_runs = int(np.count_nonzero(used < len(graph.ops)))
     operands = _blocks(graph.operand_slots, [op.inputs for op in graph.ops], nodes, op_of_run, run_sizes)
     return Order(

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import foldloom as fl
 from foldloom import engine
-from foldloom.errors import CellError
+from foldloom.errors import CellError, RecordingError
 from foldloom.lazy import parts
 from foldloom.plan import Plan
 from foldloom.views.asking import survey_of
@@ -155,6 +155,55 @@ def test_an_error_in_what_was_left_says_where(asks: bool) -> None:
 
     with pytest.raises(CellError, match="example 1: below zero"):
         fl.batch(function)([torch.tensor(4.0), torch.tensor(-4.0), torch.tensor(9.0)])
+
+
+@fl.cell
+def small(x: torch.Tensor) -> torch.Tensor:
+    if len(x) and bool((x > 5).any()):
+        raise ValueError("too much")
+    return x + 1
+
+
+def test_after_a_part_has_failed_what_was_computed_before_can_be_had() -> None:
+    with fl.batching():
+        one = small(fl.lift(torch.tensor(1.0)))
+        assert float(one) == 2
+        beside, ten = torch.exp(one), small(fl.lift(torch.tensor(10.0)))
+        with pytest.raises(CellError, match="too much"):
+            float(ten)
+        assert float(one) == 2
+        for value in (beside, ten, beside + 1, small(one)):
+            with pytest.raises(RecordingError, match="has failed"):
+                float(value)
+    assert float(one) == 2
+    with pytest.raises(RecordingError, match="has failed"):
+        float(beside)
+
+
+def test_handles_of_a_batch_that_failed_do_not_give_what_was_never_computed() -> None:
+    kept: list[torch.Tensor] = []
+
+    def function(x: torch.Tensor) -> int:
+        kept.extend([x.sin(), small(x)])
+        return int(kept[-1])
+
+    with pytest.raises(CellError, match="too much"):
+        fl.batch(function)([torch.tensor(0.0), torch.tensor(7.0)])
+    for value in kept:
+        with pytest.raises(RecordingError, match="has failed"):
+            float(value)
+
+
+def test_a_value_asked_for_without_gradients_takes_none_from_the_others() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    with fl.batching():
+        before = [(weight * torch.tensor([1.0, 2.0, 3.0]) * k).sum() for k in range(1, 4)]
+        with torch.no_grad():
+            assert float(before[0]) == 6
+        after = [(weight * torch.tensor([1.0, 2.0, 3.0]) * k).sum() for k in range(1, 4)]
+    torch.stack(before + after).sum().backward()
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, torch.tensor([12.0, 24.0, 36.0]))
 
 
 def test_weights_that_change_before_what_was_left_has_run_are_an_error() -> None:

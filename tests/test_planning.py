@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import foldloom as fl
 from examples.transition_parser import TransitionParser, made_examples
 from foldloom import compiled, layout
+from foldloom.errors import PlanError
 from foldloom.graph import ANY, CONSTANT, Graph, Op, Type, merge
 from foldloom.lazy import parts
 from foldloom.placement import place
@@ -25,6 +26,7 @@ from tests.law import assert_same
 from tests.law_on_the_fly import without_tensors
 from tests.test_law_on_the_fly import Library, instructions, run_program
 from tests.test_parts import plans_of_parts
+from tests.test_schedulers import balanced, chain
 
 pytestmark = pytest.mark.skipif(compiled.planning is None, reason="there was no compiler where Foldloom was installed")
 
@@ -144,6 +146,20 @@ def test_of_the_parts_of_any_program(programs: list[list[list[int]]]) -> None:
     check_parts(function, words, vectors, programs, scheduler=ByDepth())
 
 
+@pytest.mark.parametrize("in_c", [True, False])
+def test_of_schedules_that_users_make(in_c: bool) -> None:
+    """Steps may have any numbers, in any array; but a step is of one op."""
+    graph = merge([chain(3), balanced(2)])
+    schedule = ByDepth().schedule(graph)
+    plan = place(graph, schedule)
+    with nullcontext() if in_c else without_the_compiled_part():
+        sparse = np.where(schedule < 0, -1, 1000 * schedule)
+        for same in (sparse, schedule.astype(np.int32), np.repeat(schedule, 2)[::2]):
+            assert_same_plan(place(graph, same), plan)
+        with pytest.raises(PlanError, match="two different ops"):
+            place(graph, np.where(schedule < 0, -1, 0))
+
+
 def test_a_graph_with_wrong_numbers_is_refused() -> None:
     """One that was read from a file may hold anything."""
     graph = Graph(
@@ -178,8 +194,11 @@ def test_a_graph_with_wrong_numbers_is_refused() -> None:
     ):
         with pytest.raises(IndexError):
             ByDepth().schedule(dataclasses.replace(graph, **wrong))
-    with pytest.raises(IndexError, match="step 7"):
-        place(graph, np.array([-1, 7]))
+    with pytest.raises(IndexError, match="step -2"):
+        place(graph, np.array([-2, 0]))
+    long = dataclasses.replace(graph, ops=(Op(CONSTANT, (), (ROWS,)), SUM), lengths=np.array([2**62, 1]))
+    with pytest.raises(IndexError, match="length"):
+        place(long, schedule)
     ragged = dataclasses.replace(graph, ops=(GIVEN, Op("sum", (Type((ANY,), "int64"),), (VECTOR,))))
     with pytest.raises(IndexError, match="fewer lengths"):
         place(ragged, schedule)

@@ -6,7 +6,7 @@
    number, and do so where this file was not compiled.
 
    Columns come as arrays of eight-byte numbers and go as bytearrays, which numpy takes over without copying. Whoever reads a
-   graph from a file may have been given anything, so all numbers that are used as indices are looked at first. */
+   graph from a file may have been given anything, and schedulers may be the user's: numbers that are used as indices are looked at first. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,6 +16,9 @@
 
 static PyObject *name_inputs, *name_outputs, *name_ragged;
 static PyObject *step_type, *read_type, *write_type, *accesses; /* of foldloom.plan */
+static PyObject *plan_error;
+
+#define LONGEST INT32_MAX /* ragged value: sums of lengths stay far from what a number can hold */
 
 /* What a function has taken, to be given back in one go. */
 typedef struct {
@@ -170,7 +173,7 @@ static int take_graph(Taken *taken, PyObject *ops, PyObject *op_of_node, PyObjec
     if (take_column(taken, op_of_node, &graph->op_of_node) < 0 || take_column(taken, lengths, &graph->lengths) < 0 ||
         take_side(taken, ops, name_inputs, &graph->in) < 0 || take_side(taken, ops, name_outputs, &graph->out) < 0)
         return -1;
-    if (!are_below(graph->op_of_node, 0, graph->ops, "op") || !are_below(graph->lengths, 0, INT64_MAX, "length"))
+    if (!are_below(graph->op_of_node, 0, graph->ops, "op") || !are_below(graph->lengths, 0, LONGEST, "length"))
         return -1;
     graph->nodes = graph->op_of_node.size;
     if (!(graph->operands = take(taken, graph->nodes + 1)) || !(graph->values = take(taken, graph->nodes + 1)) ||
@@ -417,6 +420,11 @@ static PyObject *arrange(PyObject *self, PyObject *args)
     int64_t blocks = 0, ragged_members = 0;
     for (int64_t run = 0, place = 0; run < run_count; place += run_size[run++]) {
         int64_t op = run_op[run] = graph.op_of_node.at[nodes[place]];
+        for (int64_t i = 1; i < run_size[run]; i++)
+            if (graph.op_of_node.at[nodes[place + i]] != op) {
+                PyErr_SetString(plan_error, "a step holds nodes of two different ops");
+                goto done;
+            }
         blocks += graph.in.first[op + 1] - graph.in.first[op];
         ragged_members += graph.in.ragged_of_op[op] * run_size[run];
         if (run < input_runs && op >= earlier_ops)
@@ -506,6 +514,10 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
     Taken taken = {0};
     Graph graph;
     Column outputs, nodes, run_op, run_size, operands, block_rows, arena_of_output, arena_of_input, kept, earlier_arena, earlier_row;
+    if (step_type == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "nobody has said yet what steps are");
+        return NULL;
+    }
     PyObject *columns[6] = {NULL}, *writes_of_inputs = PyList_New(0), *steps = PyList_New(0), *output_reads = PyList_New(0);
     if (!writes_of_inputs || !steps || !output_reads)
         goto done;
@@ -526,9 +538,16 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         goto done;
     }
 
+    int64_t *is_there;
     if (!are_below(nodes, 0, graph.nodes, "node") || !are_below(run_op, 0, graph.ops, "op") ||
-        !are_below(operands, 0, value_count, "operand"))
+        !are_below(run_size, 0, graph.nodes + 1, "size") || !are_below(block_rows, 0, operands.size + 1, "size") ||
+        !are_below(operands, 0, value_count, "operand") || !(is_there = take(&taken, graph.nodes)))
         goto done;
+    for (Py_ssize_t i = 0; i < nodes.size; i++)
+        if (is_there[nodes.at[i]]++) {
+            PyErr_SetString(PyExc_IndexError, "a node is there twice");
+            goto done;
+        }
     int64_t members = 0, blocks = 0, block_total = 0, write_count = 0;
     for (Py_ssize_t run = 0; run < run_op.size && run < run_size.size; run++) {
         members += run_size.at[run];
@@ -676,7 +695,7 @@ done:
     return result;
 }
 
-/* ---- Batches that run in parts. See lazy/columns.py. */
+/* ---- Batches that run in parts. See lazy/parts.py. */
 
 /* The numbers below a bound that are in use, as bits. After `count_used`, the rank of each among them. */
 typedef struct {
@@ -722,16 +741,15 @@ static PyObject *numbers_of(const Used *used)
     return column;
 }
 
-/* How many operands and outputs ops have, and which of them are ragged, looked up when an op is met. */
+/* How many operands and outputs ops have, and how many of them are ragged, looked up when an op is met. */
 typedef struct {
-    int64_t *inputs, *outputs; /* one more than there are, or zero if the op was not met yet */
-    int64_t *ragged_inputs, *ragged_outputs;
+    int64_t *is_met, *inputs, *outputs, *ragged_inputs, *ragged_outputs;
 } Arities;
 
 static int take_arities(Taken *taken, Py_ssize_t op_count, Arities *arities)
 {
-    return (arities->inputs = take(taken, op_count)) && (arities->outputs = take(taken, op_count)) &&
-                   (arities->ragged_inputs = take(taken, op_count)) && (arities->ragged_outputs = take(taken, op_count))
+    return (arities->is_met = take(taken, op_count)) && (arities->inputs = take(taken, op_count)) &&
+                   (arities->outputs = take(taken, op_count)) && (arities->ragged_inputs = take(taken, op_count)) && (arities->ragged_outputs = take(taken, op_count))
                ? 0
                : -1;
 }
@@ -747,14 +765,30 @@ static int look_at_types(PyObject *op, PyObject *name, int64_t *count, int64_t *
         Py_XDECREF(is_ragged);
     }
     if (!failed)
-        *count = PyTuple_GET_SIZE(types) + 1;
+        *count = PyTuple_GET_SIZE(types);
     else if (!PyErr_Occurred())
         PyErr_SetString(PyExc_TypeError, "the types of an op are a tuple");
     Py_XDECREF(types);
     return failed ? -1 : 0;
 }
 
-/* What is to be computed now of all that was recorded and has not been, as columns of a graph of its own; and what is left. */
+/* Whether values are computed, or made by nodes that are not: see `where` below. */
+static int are_known(Column values, const int64_t *where, int64_t run, int64_t nodes, const int64_t *first_value, const int64_t *end_value)
+{
+    for (Py_ssize_t i = 0; i < values.size; i++) {
+        int64_t value = values.at[i], maker = -2 - where[value];
+        if (where[value] >= 0 ? where[value] >= run : maker < 0 || maker >= nodes || value < first_value[maker] || value >= end_value[maker]) {
+            PyErr_Format(PyExc_IndexError, "nobody makes value %lld", (long long)value);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* What is to be computed now of all that was recorded and has not been, as columns of a graph of its own; and what is left.
+
+   `where` tells of each value its number in the order of computing, or -1 if it is not computed. Meanwhile it tells of those that are not
+   computed who makes them: -2 for the first node, -3 for the second and so on. */
 static PyObject *cut(PyObject *self, PyObject *args)
 {
     PyObject *ops, *op_column, *operand_column, *length_column, *depth_column, *first_column, *example_column, *root_column,
@@ -776,7 +810,7 @@ static PyObject *cut(PyObject *self, PyObject *args)
         (root_column != Py_None && take_column(&taken, root_column, &roots) < 0) || take_column(&taken, output_column, &outputs) < 0 ||
         take_view(&taken, where_array, PyBUF_WRITABLE, &held) < 0 || take_column(&taken, arena_column, &arena_of_value) < 0 ||
         !are_below(op_of_node, 0, op_count, "op") || !are_below(operands, 0, value_count, "operand") ||
-        !are_below(outputs, 0, value_count, "output") || !are_below(roots, 0, value_count, "value") ||
+        !are_below(lengths, 0, LONGEST, "length") || !are_below(outputs, 0, value_count, "output") || !are_below(roots, 0, value_count, "value") ||
         !are_below(example_of_node, 0, example_count, "example") || take_arities(&taken, op_count, &arities) < 0)
         goto done;
     Py_ssize_t nodes = op_of_node.size, left_before = first_of_left.size;
@@ -796,15 +830,16 @@ static PyObject *cut(PyObject *self, PyObject *args)
     /* Who makes which value. */
     for (Py_ssize_t node = 0; node < nodes; node++) {
         int64_t op = op_of_node.at[node], length = first_length[node], rows[2];
-        if (arities.inputs[op] == 0) {
+        if (!arities.is_met[op]) {
+            arities.is_met[op] = 1;
             PyObject *met = PyList_GET_ITEM(ops, op);
             if (look_at_types(met, name_inputs, &arities.inputs[op], &arities.ragged_inputs[op]) < 0 ||
                 look_at_types(met, name_outputs, &arities.outputs[op], &arities.ragged_outputs[op]) < 0)
                 goto done;
         }
         int64_t ragged[2] = {arities.ragged_inputs[op], arities.ragged_outputs[op]};
-        rows[0] = arities.inputs[op] - 1 - ragged[0];
-        rows[1] = arities.outputs[op] - 1 - ragged[1];
+        rows[0] = arities.inputs[op] - ragged[0];
+        rows[1] = arities.outputs[op] - ragged[1];
         if (length + ragged[0] + ragged[1] > lengths.size) {
             PyErr_SetString(PyExc_IndexError, "there are fewer lengths than ragged operands and outputs");
             goto done;
@@ -830,6 +865,11 @@ static PyObject *cut(PyObject *self, PyObject *args)
         PyErr_SetString(PyExc_IndexError, "there are values that no node makes");
         goto done;
     }
+
+    if (!are_known(operands, where, run_before, nodes, first_value, end_value) ||
+        !are_known(roots, where, run_before, nodes, first_value, end_value) ||
+        !are_known(outputs, where, run_before, nodes, first_value, end_value))
+        goto done;
 
     /* Who is needed: what is given, what is asked for, and what that is made of. Operands come before who reads them. */
 #define MAKER(value) (-2 - where[value])
@@ -972,9 +1012,13 @@ done:
 
 static PyObject *bind(PyObject *self, PyObject *args)
 {
-    PyObject *step, *read, *write, *kinds;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type, &kinds))
+    PyObject *step, *read, *write, *kinds, *error;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type, &kinds,
+                          &error))
         return NULL;
+    if (PyTuple_GET_SIZE(kinds) != 3)
+        return PyErr_Format(PyExc_ValueError, "there are three ways to read, not %zd", PyTuple_GET_SIZE(kinds));
+    Py_XSETREF(plan_error, Py_NewRef(error));
     Py_XSETREF(step_type, Py_NewRef(step));
     Py_XSETREF(read_type, Py_NewRef(read));
     Py_XSETREF(write_type, Py_NewRef(write));
@@ -983,7 +1027,7 @@ static PyObject *bind(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"bind", bind, METH_VARARGS, "Say what steps, reads, writes and the three ways to read are."},
+    {"bind", bind, METH_VARARGS, "Say what steps, reads, writes, the three ways to read and an error are."},
     {"by_depth", by_depth, METH_VARARGS, "The step of every node, -1 for inputs: those of one op at one depth are a step."},
     {"by_agenda", by_agenda, METH_VARARGS, "The step of every node, -1 for inputs."},
     {"arrange", arrange, METH_VARARGS, "The nodes run after run, and the operands of all runs slot by slot."},

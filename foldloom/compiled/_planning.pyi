@@ -2,7 +2,9 @@ from typing import Any
 
 from foldloom.graph import Ints, Op
 
-def bind(step: type[Any], read: type[Any], write: type[Any], accesses: tuple[Any, ...], /) -> None: ...
+def bind(
+    step: type[Any], read: type[Any], write: type[Any], accesses: tuple[Any, ...], error: type[Exception], /
+) -> None: ...
 def by_depth(op_of_node: Ints, depth_of_node: Ints, op_count: int, /) -> bytearray: ...
 def by_agenda(
     ops: tuple[Op, ...], op_of_node: Ints, operands: Ints, depth_of_node: Ints, lengths: Ints, /

@@ -18,7 +18,7 @@ from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.mode import RecordingMode, watch_modules
 from foldloom.lazy.operations import is_function, kernels_of
 from foldloom.lazy.recorder import Recorder
-from foldloom.lazy.scope import recording_into, scope, user_line
+from foldloom.lazy.scope import autocast_state, in_mode, recording_into, scope, user_line
 from foldloom.lazy.tensor import LazyTensor
 from foldloom.lazy.weights import Weights, module_of, paths_of
 from foldloom.recording import Recording, merge_recordings, split_recording
@@ -145,12 +145,20 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
     watch_modules()
     watch_functions()
     recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
-    recorder.on_demand = recorder.advance_all
+    mode = torch.is_grad_enabled(), autocast_state()
+
+    def advance(_: object) -> None:
+        # Wherever a value is asked for, within `torch.no_grad()` say: the rest is computed as it was recorded.
+        with in_mode(mode):
+            recorder.advance_all()
+
+    recorder.on_demand = advance
     recorder.begin(0)
     try:
         with recording_into(recorder), collector_resting(), RecordingMode(recorder):
             yield
-        recorder.advance_all()
+        if not recorder.has_failed:
+            recorder.advance_all()
     finally:
         recorder.end()
 

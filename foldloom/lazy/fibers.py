@@ -195,7 +195,7 @@ class Fibers:
             elif self._unstarted:
                 fiber = self._start(self._unstarted[0])
             else:
-                self._advance_all(outermost)
+                self._advance_most(outermost)
                 continue
             if not self._streams_known:
                 for stream in self._streams:
@@ -220,7 +220,7 @@ class Fibers:
         fiber.fibers, fiber.group = self, group
         return fiber
 
-    def _advance_all(self, outermost: _Group) -> None:
+    def _advance_most(self, outermost: _Group) -> None:
         kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
         with_modes = outermost.state != self._base
         if with_modes:

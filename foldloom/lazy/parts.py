@@ -19,8 +19,8 @@ from foldloom.graph import Graph, Ints, Op, concatenate
 from foldloom.lazy.columns import Taken
 from foldloom.lazy.known import numbers
 
-MOST_LEFT = 1 << 14
-"""What is left is looked at anew for each part: when it is more than this many nodes, it is computed too."""
+MOST_LEFT = 1 << (8 if planning is None else 14)
+"""What is left is looked at anew for each part, in C or in Python: when it is more than this many nodes, it is computed too."""
 
 _NONE = np.empty(0, np.int64)
 
@@ -78,10 +78,17 @@ class Parts:
         """The number of each recorded value in the order of computing; below zero if it is not computed yet."""
         self._first_new = 0
         """The first value that was recorded since the last part."""
+        self._ran = 0
+        """So many values have been computed. (The last part may have failed.)"""
 
     def number_of(self, value: int) -> int:
         """The number of a recorded value in the order of computing; below zero if it is not computed yet."""
-        return self._where.item(value) if value < self._first_new else -1
+        number = self._where.item(value) if value < self._first_new else -1
+        return number if number < self._ran else -1
+
+    def ran(self, part: Part) -> None:
+        """The part that was cut last has been computed."""
+        self._ran += part.graph.value_count - len(part.earlier)
 
     def cut(
         self,

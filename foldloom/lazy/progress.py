@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from foldloom.engine import Planned, Session
-from foldloom.errors import ArgumentError
+from foldloom.errors import ArgumentError, RecordingError
 from foldloom.graph import Op, Type
 from foldloom.lazy.fibers import Fibers
 from foldloom.lazy.inputs import Inputs
@@ -42,10 +42,12 @@ class Progress(Inputs):
         self._kernel_of_op: dict[Op, Any] = {}
         self._is_over = False
         self._parts = Parts()
+        self.has_failed = False
+        """Whether a part could not be computed."""
         self._asked: defaultdict[Hashable, list[int]] = defaultdict(list)
-        """Values that somebody waits for. Of what type it is, is taken for the kind of thing that somebody waits for."""
-        self._wanted: defaultdict[Hashable, list[int]] = defaultdict(list)
-        """Those of them that are wanted with their gradients."""
+        """Values that somebody waits for, by their types: who waits for a value of one type is taken to wait for one kind of thing."""
+        self._asked_with_gradients: defaultdict[Hashable, list[int]] = defaultdict(list)
+        """Those of them whose gradients are to flow on."""
         self._results: list[Any] = []
         self._segments: list[tuple[int, int]] = [(0, 0)]
 
@@ -107,7 +109,7 @@ class Progress(Inputs):
         numbers = [n for h in handles for n in (h._value if h._type.ragged else (h._value,))]
         missing = [number for number in numbers if number not in self._value_of_input]
         if missing:
-            self._wanted[handles[0]._type] += missing
+            self._asked_with_gradients[handles[0]._type] += missing
             self._demand(handles[0]._type, missing)
         with recording_paused():
             return [
@@ -147,12 +149,12 @@ class Progress(Inputs):
         """Compute what has been asked for of these kinds."""
         self._advance(kinds, [value for kind in kinds for value in self._asked[kind]])
 
-    def advance_all(self, _: object = None) -> None:
+    def advance_all(self) -> None:
         """Compute everything that has been recorded."""
-        self._advance(self._asked.keys() | self._wanted.keys(), None)
+        self._advance(self._asked.keys() | self._asked_with_gradients.keys(), None)
 
     def _advance(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
-        wanted = list(dict.fromkeys([value for kind in kinds for value in self._wanted.pop(kind, ())]))
+        wanted = list(dict.fromkeys([value for kind in kinds for value in self._asked_with_gradients.pop(kind, ())]))
         for kind in kinds:
             self._asked.pop(kind, None)
         self.outputs = wanted
@@ -166,6 +168,11 @@ class Progress(Inputs):
     def _run_part(
         self, results: Sequence[Any], roots: Sequence[int] | None
     ) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        if self.has_failed:
+            raise RecordingError(
+                "a part of this batch has failed, and what is asked for now was to be computed with it or after it. Values that had "
+                "been computed before can be had; for others begin the batch anew"
+            )
         if self.session is None:
             self.session = Session(self._scheduler, self.device)
         examples = self._examples()
@@ -178,8 +185,14 @@ class Progress(Inputs):
         if watching.watcher is not None:
             watching.watcher.recorded(recording, new.op_of_node, part.nodes)
         self._column_of_number, self._input_of_tensor = {}, {}
-        with recording_paused():
-            return self._run(recording, part.earlier)
+        try:
+            with recording_paused():
+                planned, blocks = self._run(recording, part.earlier)
+        except BaseException:
+            self.has_failed = True
+            raise
+        self._parts.ran(part)
+        return planned, blocks
 
     @property
     def _session(self) -> Session:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
+from itertools import compress
 from types import CodeType
 from typing import NamedTuple
-
-import numpy as np
 
 from foldloom.graph import Graph, Ints
 from foldloom.lazy.columns import Columns
@@ -58,21 +57,25 @@ class NotedNodes(list[int]):
         frame = user_frame()
         return _Line(frame.f_code, frame.f_lineno)
 
-    def chosen(self, nodes: Ints) -> NotedNodes:
-        """These nodes of it, in this order."""
-        chosen = NotedNodes(self.columns)
-        numbers = nodes.tolist()
-        chosen.extend([self[number] for number in numbers])
-        chosen.examples = [self.examples[number] for number in numbers]
-        chosen._lines = [self._lines[number] for number in numbers]
-        return chosen
+    def add(self, other: NotedNodes) -> None:
+        self.extend(other)
+        self.examples += other.examples
+        self._lines += other._lines
 
-    def followed_by(self, other: NotedNodes) -> NotedNodes:
-        both = self.chosen(np.arange(len(self)))
-        both.extend(other)
-        both.examples += other.examples
-        both._lines += other._lines
-        return both
+    def take(self, nodes: Ints) -> NotedNodes:
+        """These nodes, in this order; the others remain."""
+        taken = NotedNodes(self.columns)
+        numbers = nodes.tolist()
+        taken.extend([self[number] for number in numbers])
+        taken.examples = [self.examples[number] for number in numbers]
+        taken._lines = [self._lines[number] for number in numbers]
+        remains = bytearray(b"\x01" * len(self))
+        for number in numbers:
+            remains[number] = 0
+        self[:] = compress(self, remains)
+        self.examples = list(compress(self.examples, remains))
+        self._lines = list(compress(self._lines, remains))
+        return taken
 
     def places(self) -> list[Place | None]:
         place_of_line = {line: _place_of(line) for line in set(self._lines)}
@@ -108,11 +111,11 @@ class PartsWatcher(Watcher):
             return
         noted, columns = op_of_node, op_of_node.columns
         if nodes is not None:
-            left = self._left.pop(columns, None)
-            noted = noted if left is None else left.followed_by(noted)
-            if len(nodes) < len(noted):
-                self._left[columns] = noted.chosen(np.setdiff1d(np.arange(len(noted)), nodes))
-            noted = noted.chosen(nodes)
+            left = self._left.pop(columns, None) or NotedNodes(columns)
+            left.add(noted)
+            noted = left.take(nodes)
+            if left:
+                self._left[columns] = left
         self._noted[recording.graph] = noted
 
     def demanded(self) -> None:
