@@ -34,7 +34,7 @@ from examples.character_tagger import CharacterTagger, Token
 from examples.common import Phrase, Sentence
 from examples.transition_parser import Parse, TransitionParser
 from examples.tree_lstm import TreeLSTM
-from foldloom.models.arc_hybrid import Configuration
+from foldloom.models.arc_hybrid import Configuration, Oracle
 
 
 class Task(ABC):
@@ -45,6 +45,8 @@ class Task(ABC):
     model: nn.Module
     examples: list[Any]
     sizes: str
+    scheduler: fl.Scheduler = fl.ByDepth()
+    """What suits it, without cells."""
 
     def with_cells(self) -> Any:
         """The program with some of its modules made cells, on the same weights."""
@@ -239,7 +241,7 @@ class ParserOverSequences(TransitionParser):
 
 
 class _Decide(nn.Module):
-    """The best action of those that are legal, which are the bits of a number."""
+    """The scores of all actions, and the best of those that are legal, which are the bits of a number."""
 
     def __init__(self, score: nn.Module) -> None:
         super().__init__()
@@ -247,13 +249,23 @@ class _Decide(nn.Module):
         self.is_illegal: Tensor
         self.register_buffer("is_illegal", torch.arange(8).unsqueeze(1) >> torch.arange(3) & 1 == 0)
 
-    def forward(self, first: Tensor, second: Tensor, third: Tensor, front: Tensor, legal: Tensor) -> Tensor:
+    def forward(
+        self, first: Tensor, second: Tensor, third: Tensor, front: Tensor, legal: Tensor
+    ) -> tuple[Tensor, Tensor]:
         scores = self.score(torch.cat((first, second, third, front), 1))
-        best: Tensor = scores.masked_fill(self.is_illegal[legal], -torch.inf).argmax(1)
-        return best
+        return scores, scores.masked_fill(self.is_illegal[legal], -torch.inf).argmax(1)
+
+
+class _Choose(_Decide):
+    """The best alone."""
+
+    def forward(self, *seen: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(*seen)[1]
 
 
 class _Relate(nn.Module):
+    """The best relation."""
+
     def __init__(self, relate: nn.Module) -> None:
         super().__init__()
         self.relate = relate
@@ -263,24 +275,51 @@ class _Relate(nn.Module):
         return best
 
 
+class _RelationLoss(_Relate):
+    """The loss of the right one."""
+
+    def forward(self, right: Tensor, *seen: Tensor) -> Tensor:  # type: ignore[override]
+        return F.cross_entropy(self.relate(torch.cat(seen, 1)), right, reduction="none")
+
+
 class ParserInCells(nn.Module):
-    """The same decisions with what always goes together in one cell: choosing an action, naming a relation. Relations are named when
-    all heads are known."""
+    """The same decisions with what always goes together in one cell: deciding on an action, naming a relation, a loss. Relations are
+    named when all heads are known."""
 
     def __init__(self, model: TransitionParser) -> None:
         super().__init__()
         self.over_sequences = ParserOverSequences(model)
         self.blank = fl.cell(lambda count: model.nothing.expand(len(count), -1))
-        self.decide, self.relate = fl.cell(_Decide(model.score)), fl.cell(_Relate(model.relate))
+        self.decide, self.choose = fl.cell(_Decide(model.score)), fl.cell(_Choose(model.score))
+        self.action_loss = fl.cell(lambda scores, right: F.cross_entropy(scores, right, reduction="none"))
+        self.relate, self.relation_loss = fl.cell(_Relate(model.relate)), fl.cell(_RelationLoss(model.relate))
+
+    def read(self, sentence: Sentence) -> list[Tensor]:
+        """The last one stands for words that are missing."""
+        return [*self.over_sequences.read(sentence.words), self.blank(0)]
+
+    def forward(self, sentence: Sentence) -> Tensor:
+        at, oracle, states = Configuration(len(sentence.words)), Oracle(sentence.heads), self.read(sentence)
+        decide, action_loss, relation_loss = self.decide, self.action_loss, self.relation_loss
+        losses = []
+        while not at.done:
+            features = [states[-1 if word is None else word] for word in at.looked_at()]
+            legal = at.legal()
+            scores, best = decide(*features, _as_bits(legal))
+            losses.append(action_loss(scores, oracle.best(at)))
+            attached = at.apply(legal[0] if len(legal) == 1 else int(best))
+            if attached is not None and at.heads[attached] == oracle.heads[attached]:
+                losses.append(relation_loss(sentence.relations[attached], *features))
+        return torch.stack(losses).sum()
 
     def predict(self, sentence: Sentence) -> Parse:
-        at, decide, relate = Configuration(len(sentence.words)), self.decide, self.relate
-        states = [*self.over_sequences.read(sentence.words), self.blank(0)]
+        at, states = Configuration(len(sentence.words)), self.read(sentence)
+        choose, relate = self.choose, self.relate
         seen: list[list[Tensor]] = [[]] * at.root
         while not at.done:
             features = [states[-1 if word is None else word] for word in at.looked_at()]
             legal = at.legal()
-            action = legal[0] if len(legal) == 1 else int(decide(*features, sum([1 << action for action in legal])))
+            action = legal[0] if len(legal) == 1 else int(choose(*features, _as_bits(legal)))
             attached = at.apply(action)
             if attached is not None:
                 seen[attached] = features
@@ -288,19 +327,18 @@ class ParserInCells(nn.Module):
         return Parse([-1 if head == at.root else head for head in at.heads], relations.tolist())
 
 
+def _as_bits(actions: list[int]) -> int:
+    return sum([1 << action for action in actions])
+
+
 class Parsing(Task):
     """Its own decisions lead from state to state, so that there is nothing to write by hand short of a batching parser."""
 
     model: TransitionParser
-    cells = (
-        "embed",
-        "context.0.rightward",
-        "context.0.leftward",
-        "context.1.rightward",
-        "context.1.leftward",
-        "score",
-        "relate",
-    )
+    scheduler = fl.ByAgenda()
+
+    def with_cells(self) -> ParserInCells:
+        return ParserInCells(self.model)
 
     def __init__(self, examples: list[Sentence], model: TransitionParser) -> None:
         self.examples, self.model, self.words = examples, model, model.root

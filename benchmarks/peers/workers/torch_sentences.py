@@ -95,7 +95,7 @@ class OnTheFly(SentenceProgram):
 
     def __init__(self, read: Reader, given: Given) -> None:
         super().__init__(read, given)
-        self.batched = fl.batch(self.model, stack=True)
+        self.batched = fl.batch(self.model, stack=True, scheduler=self.task.scheduler)
 
     def batch_loss(self, batch: Batch) -> Tensor:
         losses: Tensor = self.batched([self.task.examples[number] for number in batch])
@@ -103,7 +103,7 @@ class OnTheFly(SentenceProgram):
 
 
 class InCells(SentenceProgram, Recorded):
-    """The same program with its modules made cells."""
+    """The same program in cells."""
 
     def __init__(self, read: Reader, given: Given) -> None:
         super().__init__(read, given)
