@@ -122,9 +122,9 @@ class Columns:
         columns = sorted(self.inputs.values(), key=lambda column: column.op_number)
         return tuple([column.close() for column in columns])
 
-    def take(self) -> Taken:
+    def take(self) -> Recorded:
         """All that was recorded since this was called last: values go on counting, everything else begins anew."""
-        taken = Taken(
+        taken = Recorded(
             op_of_node=self.op_of_node,
             operands=numbers(self.operands),
             lengths=numbers(self.lengths),
@@ -138,7 +138,7 @@ class Columns:
         return taken
 
 
-class Taken(NamedTuple):
+class Recorded(NamedTuple):
     op_of_node: list[int]
     operands: Ints
     lengths: Ints

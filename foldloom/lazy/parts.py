@@ -16,7 +16,7 @@ import numpy as np
 
 from foldloom.compiled import as_ints, planning
 from foldloom.graph import Graph, Ints, Op, concatenate
-from foldloom.lazy.columns import Taken
+from foldloom.lazy.columns import Recorded
 from foldloom.lazy.known import numbers
 
 MOST_LEFT = 1 << (8 if planning is None else 14)
@@ -93,7 +93,7 @@ class Parts:
     def cut(
         self,
         ops: list[Op],
-        new: Taken,
+        new: Recorded,
         examples: Examples,
         value_count: int,
         roots: Sequence[int] | None,

@@ -5,8 +5,8 @@ the agenda runs with *all* its ready nodes, whatever their depths. Mean depths a
 an op that tends to come late waits until more of its nodes are ready.
 
 Written as a loop over nodes, in C (`_planning.c`) and here for where that was not compiled: an agenda is a matter of a few list
-operations for each, which costs less than array operations for each step as soon as steps have fewer than some hundred nodes. (The paper's own heuristic to run single, unbatchable
-nodes first needs no case here: every op batches.)
+operations for each, which costs less than array operations for each step as soon as steps have fewer than some hundred nodes.
+(The paper's own heuristic to run single, unbatchable nodes first needs no case here: every op batches.)
 """
 
 from __future__ import annotations

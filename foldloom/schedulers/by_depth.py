@@ -1,7 +1,8 @@
 """Batching by depth: nodes of one op at one depth run together (Looks et al. 2017, section 2).
 
-The whole schedule is a few passes over all nodes, in C (`_planning.c`) or, where that was not compiled, array operations. Nodes of one op at different depths never meet; where that
-matters (losses at every node, sequences of different lengths feeding one op) by agenda needs fewer steps.
+The whole schedule is a few passes over all nodes, in C (`_planning.c`) or, where that was not compiled, array operations. Nodes
+of one op at different depths never meet; where that matters (losses at every node, sequences of different lengths feeding one
+op) by agenda needs fewer steps.
 """
 
 from __future__ import annotations
