@@ -772,12 +772,83 @@ static int look_at_types(PyObject *op, PyObject *name, int64_t *count, int64_t *
     return failed ? -1 : 0;
 }
 
-/* Whether values are computed, or made by nodes that are not: see `where` below. */
-static int are_known(Column values, const int64_t *where, int64_t run, int64_t nodes, const int64_t *first_value, const int64_t *end_value)
+/* All that was recorded and is not computed: what earlier parts have left, then what is new. */
+typedef struct {
+    Py_ssize_t nodes, left_before, op_count;
+    Column op_of_node, operands, lengths, depth_of_new, example_of_node, roots, outputs, arena_of_value;
+    int takes_all, in_turn;
+    int64_t example_count;
+    int64_t *first_operand, *first_length, *first_value, *end_value; /* of each node */
+    int64_t *is_needed, *depth;
+    /* Of each value its number in the order of computing, or -1 if it is not computed. Meanwhile, for those that are not, who makes
+       them: -2 for the first node, -3 for the second and so on. */
+    int64_t *where;
+    Used earlier, ops, arenas; /* values of earlier parts, ops and arenas that the part uses */
+    int64_t needed, values, part_operands, part_lengths;
+} Pending;
+
+static int is_computed(const Pending *pending, int64_t value) { return pending->where[value] >= 0; }
+static int64_t maker_of(const Pending *pending, int64_t value) { return -2 - pending->where[value]; }
+
+/* What is given is needed in any case: it is never left. */
+static int is_given(const Pending *pending, Py_ssize_t node)
+{
+    return node >= pending->left_before && pending->depth_of_new.at[node - pending->left_before] == 0;
+}
+
+/* Find out who makes which value. */
+static int find_makers(Taken *taken, Pending *pending, PyObject *ops, Column first_of_left, int64_t first_new, int64_t value_count)
+{
+    Arities arities;
+    if (take_arities(taken, pending->op_count, &arities) < 0)
+        return -1;
+    int64_t next_value = first_new;
+    for (Py_ssize_t node = 0; node < pending->nodes; node++) {
+        int64_t op = pending->op_of_node.at[node], length = pending->first_length[node];
+        if (!arities.is_met[op]) {
+            arities.is_met[op] = 1;
+            PyObject *met = PyList_GET_ITEM(ops, op);
+            if (look_at_types(met, name_inputs, &arities.inputs[op], &arities.ragged_inputs[op]) < 0 ||
+                look_at_types(met, name_outputs, &arities.outputs[op], &arities.ragged_outputs[op]) < 0)
+                return -1;
+        }
+        int64_t ragged[2] = {arities.ragged_inputs[op], arities.ragged_outputs[op]};
+        int64_t rows[2] = {arities.inputs[op] - ragged[0], arities.outputs[op] - ragged[1]};
+        if (length + ragged[0] + ragged[1] > pending->lengths.size) {
+            PyErr_SetString(PyExc_IndexError, "there are fewer lengths than ragged operands and outputs");
+            return -1;
+        }
+        for (int side = 0; side < 2; side++)
+            for (int64_t n = ragged[side]; n > 0; n--)
+                rows[side] += pending->lengths.at[length++];
+        pending->first_operand[node + 1] = pending->first_operand[node] + rows[0];
+        pending->first_length[node + 1] = length;
+        pending->first_value[node] = node < pending->left_before ? first_of_left.at[node] : next_value;
+        pending->end_value[node] = pending->first_value[node] + rows[1];
+        if (node >= pending->left_before)
+            next_value = pending->end_value[node];
+        if (pending->first_value[node] < 0 || pending->end_value[node] > value_count ||
+            pending->first_operand[node + 1] > pending->operands.size) {
+            PyErr_SetString(PyExc_IndexError, "nodes make and read other numbers of values than there are");
+            return -1;
+        }
+        for (int64_t value = pending->first_value[node]; value < pending->end_value[node]; value++)
+            pending->where[value] = -2 - node;
+    }
+    if (next_value != value_count) {
+        PyErr_SetString(PyExc_IndexError, "there are values that no node makes");
+        return -1;
+    }
+    return 0;
+}
+
+static int are_known(const Pending *pending, Column values)
 {
     for (Py_ssize_t i = 0; i < values.size; i++) {
-        int64_t value = values.at[i], maker = -2 - where[value];
-        if (where[value] >= 0 ? where[value] >= run : maker < 0 || maker >= nodes || value < first_value[maker] || value >= end_value[maker]) {
+        int64_t value = values.at[i], maker = maker_of(pending, value);
+        if (is_computed(pending, value) ? pending->where[value] >= pending->arena_of_value.size
+                                        : maker < 0 || maker >= pending->nodes || value < pending->first_value[maker] ||
+                                              value >= pending->end_value[maker]) {
             PyErr_Format(PyExc_IndexError, "nobody makes value %lld", (long long)value);
             return 0;
         }
@@ -785,226 +856,226 @@ static int are_known(Column values, const int64_t *where, int64_t run, int64_t n
     return 1;
 }
 
-/* What is to be computed now of all that was recorded and has not been, as columns of a graph of its own; and what is left.
+/* Who is needed: what is given, what is asked for, what that is made of; and who runs along: others of the same ops, if they can. */
+static int choose_nodes(Taken *taken, Pending *pending)
+{
+    int64_t *is_needed = pending->is_needed, *is_op_needed = take(taken, pending->op_count);
+    if (is_op_needed == NULL)
+        return -1;
+    Column asked[2] = {pending->roots, pending->outputs};
+    for (int kind = 0; kind < 2; kind++)
+        for (Py_ssize_t i = 0; i < asked[kind].size; i++)
+            if (!is_computed(pending, asked[kind].at[i]))
+                is_needed[maker_of(pending, asked[kind].at[i])] = 1;
+    for (Py_ssize_t node = pending->nodes - 1; node >= 0; node--) {
+        is_needed[node] |= pending->takes_all || is_given(pending, node);
+        is_op_needed[pending->op_of_node.at[node]] |= is_needed[node];
+        for (int64_t i = pending->first_operand[node]; i < pending->first_operand[node + 1]; i++) {
+            int64_t value = pending->operands.at[i];
+            if (is_computed(pending, value))
+                continue;
+            if (maker_of(pending, value) >= node) {
+                PyErr_SetString(PyExc_IndexError, "a node reads what is made after it");
+                return -1;
+            }
+            is_needed[maker_of(pending, value)] |= is_needed[node];
+        }
+    }
+    for (Py_ssize_t node = 0; node < pending->nodes; node++) {
+        int runs = is_op_needed[pending->op_of_node.at[node]] != 0;
+        for (int64_t i = pending->first_operand[node]; runs && !is_needed[node] && i < pending->first_operand[node + 1]; i++)
+            runs = is_computed(pending, pending->operands.at[i]) || is_needed[maker_of(pending, pending->operands.at[i])];
+        is_needed[node] = runs;
+    }
+    return 0;
+}
 
-   `where` tells of each value its number in the order of computing, or -1 if it is not computed. Meanwhile it tells of those that are not
-   computed who makes them: -2 for the first node, -3 for the second and so on. */
+/* What the part consists of, and how deep each node is in it. */
+static int survey_part(Taken *taken, Pending *pending, int64_t arena_count)
+{
+    if (take_used(taken, pending->arena_of_value.size, &pending->earlier) < 0 || take_used(taken, pending->op_count, &pending->ops) < 0 ||
+        take_used(taken, arena_count, &pending->arenas) < 0)
+        return -1;
+    for (Py_ssize_t node = 0; node < pending->nodes; node++) {
+        if (!pending->is_needed[node])
+            continue;
+        pending->needed++;
+        pending->values += pending->end_value[node] - pending->first_value[node];
+        pending->part_operands += pending->first_operand[node + 1] - pending->first_operand[node];
+        pending->part_lengths += pending->first_length[node + 1] - pending->first_length[node];
+        use(&pending->ops, pending->op_of_node.at[node]);
+        for (int64_t i = pending->first_operand[node]; i < pending->first_operand[node + 1]; i++) {
+            int64_t value = pending->operands.at[i];
+            if (is_computed(pending, value))
+                use(&pending->earlier, pending->where[value]);
+            else if (pending->depth[maker_of(pending, value)] > pending->depth[node])
+                pending->depth[node] = pending->depth[maker_of(pending, value)];
+        }
+        pending->depth[node] += !is_given(pending, node);
+    }
+    for (Py_ssize_t i = 0; i < pending->outputs.size; i++)
+        if (is_computed(pending, pending->outputs.at[i]))
+            use(&pending->earlier, pending->where[pending->outputs.at[i]]);
+    count_used(&pending->earlier);
+    count_used(&pending->ops);
+    for (int64_t group = 0; group < pending->earlier.groups; group++)
+        for (int64_t bit = 0; bit < 64 && pending->earlier.bits[group] >> bit; bit++)
+            if (pending->earlier.bits[group] >> bit & 1) {
+                int64_t arena = pending->arena_of_value.at[64 * group + bit];
+                if (arena < 0 || arena >= arena_count) {
+                    PyErr_Format(PyExc_IndexError, "there is no arena %lld", (long long)arena);
+                    return -1;
+                }
+                use(&pending->arenas, arena);
+            }
+    count_used(&pending->arenas);
+    return 0;
+}
+
+enum { OP, OPERAND, OUTPUT, DEPTH, EXAMPLE, LENGTH, EARLIER, ARENA, USED_OP, ORDER, PART_COLUMNS };
+
+static int64_t *add_column(PyObject **columns, int which, Py_ssize_t size)
+{
+    int64_t *at = NULL;
+    columns[which] = new_column(size, &at);
+    return at;
+}
+
+/* The part as columns, example after example, each in recording order. From then on its values are known by the order in which they
+   are made. */
+static int write_part(Taken *taken, Pending *pending, PyObject **columns)
+{
+    int64_t earlier_count, *first, *place, *op, *operand, *output, *depth, *nodes_of_example, *length, *order;
+    earlier_count = pending->earlier.count;
+    if (!(first = take(taken, pending->nodes)) || !(place = take(taken, pending->example_count + 1)) ||
+        !(op = add_column(columns, OP, earlier_count + pending->needed)) ||
+        !(operand = add_column(columns, OPERAND, pending->part_operands)) ||
+        !(output = add_column(columns, OUTPUT, pending->outputs.size)) ||
+        !(depth = add_column(columns, DEPTH, earlier_count + pending->needed)) ||
+        !(nodes_of_example = add_column(columns, EXAMPLE, pending->example_count)) ||
+        !(length = add_column(columns, LENGTH, pending->part_lengths)) || !(columns[EARLIER] = numbers_of(&pending->earlier)) ||
+        !(columns[ARENA] = numbers_of(&pending->arenas)) || !(columns[USED_OP] = numbers_of(&pending->ops)) ||
+        !(order = add_column(columns, ORDER, pending->needed)))
+        return -1;
+#define EXAMPLE_OF(node) (pending->in_turn ? pending->example_of_node.at[node] : 0)
+    for (Py_ssize_t node = 0; node < pending->nodes; node++)
+        if (pending->is_needed[node])
+            place[EXAMPLE_OF(node) + 1]++;
+    for (int64_t example = 0; example < pending->example_count; example++) {
+        nodes_of_example[example] = place[example + 1] + (example == 0 ? earlier_count : 0);
+        place[example + 1] += place[example];
+    }
+    for (Py_ssize_t node = 0; node < pending->nodes; node++)
+        if (pending->is_needed[node])
+            order[place[EXAMPLE_OF(node)]++] = node;
+#undef EXAMPLE_OF
+    const int64_t *earlier_values = (int64_t *)PyByteArray_AS_STRING(columns[EARLIER]);
+    for (int64_t i = 0; i < earlier_count; i++) {
+        *op++ = rank_of(&pending->arenas, pending->arena_of_value.at[earlier_values[i]]);
+        *depth++ = 0;
+    }
+    int64_t made = earlier_count;
+    for (int64_t i = 0; i < pending->needed; i++) {
+        int64_t node = order[i];
+        *op++ = pending->arenas.count + rank_of(&pending->ops, pending->op_of_node.at[node]);
+        *depth++ = pending->depth[node];
+        first[node] = made;
+        made += pending->end_value[node] - pending->first_value[node];
+        for (int64_t j = pending->first_length[node]; j < pending->first_length[node + 1]; j++)
+            *length++ = pending->lengths.at[j];
+    }
+#define IN_PART(value)                                                                                                           \
+    (is_computed(pending, value) ? rank_of(&pending->earlier, pending->where[value])                                             \
+                                 : first[maker_of(pending, value)] + (value) - pending->first_value[maker_of(pending, value)])
+    for (int64_t i = 0; i < pending->needed; i++)
+        for (int64_t j = pending->first_operand[order[i]]; j < pending->first_operand[order[i] + 1]; j++)
+            *operand++ = IN_PART(pending->operands.at[j]);
+    for (Py_ssize_t i = 0; i < pending->outputs.size; i++)
+        output[i] = IN_PART(pending->outputs.at[i]);
+#undef IN_PART
+    for (Py_ssize_t node = 0; node < pending->nodes; node++)
+        for (int64_t value = pending->first_value[node]; value < pending->end_value[node]; value++)
+            pending->where[value] = pending->is_needed[node]
+                                        ? pending->arena_of_value.size + first[node] - earlier_count + value - pending->first_value[node]
+                                        : -1;
+    return 0;
+}
+
+enum { LEFT_OP, LEFT_OPERAND, LEFT_LENGTH, LEFT_VALUE, LEFT_EXAMPLE, LEFT_COLUMNS };
+
+/* What is left, as columns. */
+static int write_left(const Pending *pending, PyObject **columns)
+{
+    int64_t count = pending->nodes - pending->needed, *op, *operand, *length, *value, *example;
+    int64_t operands = pending->first_operand[pending->nodes] - pending->part_operands;
+    int64_t lengths = pending->first_length[pending->nodes] - pending->part_lengths;
+    if (!(op = add_column(columns, LEFT_OP, count)) || !(operand = add_column(columns, LEFT_OPERAND, operands)) ||
+        !(length = add_column(columns, LEFT_LENGTH, lengths)) || !(value = add_column(columns, LEFT_VALUE, count)) ||
+        !(example = add_column(columns, LEFT_EXAMPLE, count)))
+        return -1;
+    for (Py_ssize_t node = 0; node < pending->nodes; node++) {
+        if (pending->is_needed[node])
+            continue;
+        *op++ = pending->op_of_node.at[node];
+        *value++ = pending->first_value[node];
+        *example++ = pending->example_of_node.at[node];
+        for (int64_t i = pending->first_operand[node]; i < pending->first_operand[node + 1]; i++)
+            *operand++ = pending->operands.at[i];
+        for (int64_t i = pending->first_length[node]; i < pending->first_length[node + 1]; i++)
+            *length++ = pending->lengths.at[i];
+    }
+    return 0;
+}
+
+/* What is to be computed now of all that was recorded and has not been, as columns of a graph of its own; and what is left. */
 static PyObject *cut(PyObject *self, PyObject *args)
 {
     PyObject *ops, *op_column, *operand_column, *length_column, *depth_column, *first_column, *example_column, *root_column,
-        *output_column, *where_array, *arena_column, *result = NULL, *part[10] = {NULL}, *left[5] = {NULL};
+        *output_column, *where_array, *arena_column, *result = NULL, *part[PART_COLUMNS] = {NULL}, *left[LEFT_COLUMNS] = {NULL};
     long long first_new, value_count, arena_count, example_count;
-    int in_turn;
+    Pending pending = {0};
     if (!PyArg_ParseTuple(args, "O!OOOOOOOOOOLLLLp", &PyList_Type, &ops, &op_column, &operand_column, &length_column, &depth_column,
                           &first_column, &example_column, &root_column, &output_column, &where_array, &arena_column, &first_new,
-                          &value_count, &arena_count, &example_count, &in_turn))
+                          &value_count, &arena_count, &example_count, &pending.in_turn))
         return NULL;
     Taken taken = {0};
-    Column op_of_node, operands, lengths, depth_of_new, first_of_left, example_of_node, roots = {NULL, 0}, outputs, arena_of_value, held;
-    Py_ssize_t op_count = PyList_GET_SIZE(ops);
-    Arities arities;
-    Used earlier, used_ops, arenas;
-    if (take_column(&taken, op_column, &op_of_node) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
-        take_column(&taken, length_column, &lengths) < 0 || take_column(&taken, depth_column, &depth_of_new) < 0 ||
-        take_column(&taken, first_column, &first_of_left) < 0 || take_column(&taken, example_column, &example_of_node) < 0 ||
-        (root_column != Py_None && take_column(&taken, root_column, &roots) < 0) || take_column(&taken, output_column, &outputs) < 0 ||
-        take_view(&taken, where_array, PyBUF_WRITABLE, &held) < 0 || take_column(&taken, arena_column, &arena_of_value) < 0 ||
-        !are_below(op_of_node, 0, op_count, "op") || !are_below(operands, 0, value_count, "operand") ||
-        !are_below(lengths, 0, LONGEST, "length") || !are_below(outputs, 0, value_count, "output") || !are_below(roots, 0, value_count, "value") ||
-        !are_below(example_of_node, 0, example_count, "example") || take_arities(&taken, op_count, &arities) < 0)
+    Column first_of_left, where;
+    pending.op_count = PyList_GET_SIZE(ops);
+    pending.takes_all = root_column == Py_None;
+    pending.example_count = example_count;
+    if (take_column(&taken, op_column, &pending.op_of_node) < 0 || take_column(&taken, operand_column, &pending.operands) < 0 ||
+        take_column(&taken, length_column, &pending.lengths) < 0 || take_column(&taken, depth_column, &pending.depth_of_new) < 0 ||
+        take_column(&taken, first_column, &first_of_left) < 0 || take_column(&taken, example_column, &pending.example_of_node) < 0 ||
+        (!pending.takes_all && take_column(&taken, root_column, &pending.roots) < 0) ||
+        take_column(&taken, output_column, &pending.outputs) < 0 || take_view(&taken, where_array, PyBUF_WRITABLE, &where) < 0 ||
+        take_column(&taken, arena_column, &pending.arena_of_value) < 0)
         goto done;
-    Py_ssize_t nodes = op_of_node.size, left_before = first_of_left.size;
-    int64_t *where = (int64_t *)held.at, run_before = arena_of_value.size;
-    if (held.size < value_count || nodes != left_before + depth_of_new.size || example_of_node.size != nodes) {
+    if (!are_below(pending.op_of_node, 0, pending.op_count, "op") || !are_below(pending.operands, 0, value_count, "operand") ||
+        !are_below(pending.lengths, 0, LONGEST, "length") || !are_below(pending.outputs, 0, value_count, "output") ||
+        !are_below(pending.roots, 0, value_count, "value") || !are_below(pending.example_of_node, 0, example_count, "example"))
+        goto done;
+    Py_ssize_t nodes = pending.nodes = pending.op_of_node.size;
+    pending.left_before = first_of_left.size;
+    pending.where = (int64_t *)where.at;
+    if (where.size < value_count || nodes != first_of_left.size + pending.depth_of_new.size || pending.example_of_node.size != nodes) {
         PyErr_SetString(PyExc_IndexError, "every value has a place, and every node a depth and an example");
         goto done;
     }
-    int64_t *first_operand, *first_length, *first_value, *is_needed, *is_op_needed, *depth, *place_of_example, *new_first;
-    if (!(first_operand = take(&taken, nodes + 1)) || !(first_length = take(&taken, nodes + 1)) || !(first_value = take(&taken, 2 * nodes)) ||
-        !(is_needed = take(&taken, nodes)) || !(is_op_needed = take(&taken, op_count)) || !(depth = take(&taken, nodes)) ||
-        !(place_of_example = take(&taken, example_count + 1)) || !(new_first = take(&taken, nodes)))
+    if (!(pending.first_operand = take(&taken, nodes + 1)) || !(pending.first_length = take(&taken, nodes + 1)) ||
+        !(pending.first_value = take(&taken, nodes)) || !(pending.end_value = take(&taken, nodes)) ||
+        !(pending.is_needed = take(&taken, nodes)) || !(pending.depth = take(&taken, nodes)))
         goto done;
-    int64_t *end_value = first_value + nodes, next_value = first_new;
-#define IS_INPUT(node) ((node) >= left_before && depth_of_new.at[(node) - left_before] == 0)
-
-    /* Who makes which value. */
-    for (Py_ssize_t node = 0; node < nodes; node++) {
-        int64_t op = op_of_node.at[node], length = first_length[node], rows[2];
-        if (!arities.is_met[op]) {
-            arities.is_met[op] = 1;
-            PyObject *met = PyList_GET_ITEM(ops, op);
-            if (look_at_types(met, name_inputs, &arities.inputs[op], &arities.ragged_inputs[op]) < 0 ||
-                look_at_types(met, name_outputs, &arities.outputs[op], &arities.ragged_outputs[op]) < 0)
-                goto done;
-        }
-        int64_t ragged[2] = {arities.ragged_inputs[op], arities.ragged_outputs[op]};
-        rows[0] = arities.inputs[op] - ragged[0];
-        rows[1] = arities.outputs[op] - ragged[1];
-        if (length + ragged[0] + ragged[1] > lengths.size) {
-            PyErr_SetString(PyExc_IndexError, "there are fewer lengths than ragged operands and outputs");
-            goto done;
-        }
-        for (int side = 0; side < 2; side++)
-            for (int64_t n = ragged[side]; n > 0; n--)
-                rows[side] += lengths.at[length++];
-        first_operand[node + 1] = first_operand[node] + rows[0];
-        first_length[node + 1] = length;
-        first_value[node] = node < left_before ? first_of_left.at[node] : next_value;
-        end_value[node] = first_value[node] + rows[1];
-        if (node >= left_before)
-            next_value = end_value[node];
-        if (first_value[node] < 0 || end_value[node] > value_count || first_operand[node + 1] > operands.size) {
-            PyErr_SetString(PyExc_IndexError, "nodes make and read other numbers of values than there are");
-            goto done;
-        }
-        for (int64_t value = first_value[node]; value < end_value[node]; value++)
-            where[value] = -2 - node;
-    }
-
-    if (next_value != value_count) {
-        PyErr_SetString(PyExc_IndexError, "there are values that no node makes");
+    if (find_makers(&taken, &pending, ops, first_of_left, first_new, value_count) < 0 || !are_known(&pending, pending.operands) ||
+        !are_known(&pending, pending.roots) || !are_known(&pending, pending.outputs) || choose_nodes(&taken, &pending) < 0 ||
+        survey_part(&taken, &pending, arena_count) < 0 || write_left(&pending, left) < 0 || write_part(&taken, &pending, part) < 0)
         goto done;
-    }
-
-    if (!are_known(operands, where, run_before, nodes, first_value, end_value) ||
-        !are_known(roots, where, run_before, nodes, first_value, end_value) ||
-        !are_known(outputs, where, run_before, nodes, first_value, end_value))
-        goto done;
-
-    /* Who is needed: what is given, what is asked for, and what that is made of. Operands come before who reads them. */
-#define MAKER(value) (-2 - where[value])
-    for (Py_ssize_t i = 0; i < roots.size; i++)
-        if (where[roots.at[i]] < 0)
-            is_needed[MAKER(roots.at[i])] = 1;
-    for (Py_ssize_t i = 0; i < outputs.size; i++)
-        if (where[outputs.at[i]] < 0)
-            is_needed[MAKER(outputs.at[i])] = 1;
-    for (Py_ssize_t node = nodes - 1; node >= 0; node--) {
-        is_needed[node] |= root_column == Py_None || IS_INPUT(node);
-        is_op_needed[op_of_node.at[node]] |= is_needed[node];
-        for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++) {
-            int64_t value = operands.at[i];
-            if (where[value] < 0 && MAKER(value) >= node) {
-                PyErr_SetString(PyExc_IndexError, "a node reads what is made after it");
-                goto done;
-            }
-            if (where[value] < 0 && is_needed[node])
-                is_needed[MAKER(value)] = 1;
-        }
-    }
-    /* Who runs along: others of the same ops, if they can. */
-    int64_t needed = 0, part_values = 0, part_operands = 0, part_lengths = 0, left_operands = 0, left_lengths = 0;
-    if (take_used(&taken, run_before, &earlier) < 0 || take_used(&taken, op_count, &used_ops) < 0 ||
-        take_used(&taken, arena_count, &arenas) < 0)
-        goto done;
-    for (Py_ssize_t node = 0; node < nodes; node++) {
-        int runs = is_op_needed[op_of_node.at[node]];
-        for (int64_t i = first_operand[node]; runs && !is_needed[node] && i < first_operand[node + 1]; i++)
-            runs = where[operands.at[i]] >= 0 || is_needed[MAKER(operands.at[i])];
-        is_needed[node] = runs;
-        if (!runs) {
-            left_operands += first_operand[node + 1] - first_operand[node];
-            left_lengths += first_length[node + 1] - first_length[node];
-            continue;
-        }
-        needed++;
-        part_values += end_value[node] - first_value[node];
-        part_operands += first_operand[node + 1] - first_operand[node];
-        part_lengths += first_length[node + 1] - first_length[node];
-        use(&used_ops, op_of_node.at[node]);
-        place_of_example[in_turn ? example_of_node.at[node] + 1 : 1]++;
-        for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++)
-            if (where[operands.at[i]] >= 0)
-                use(&earlier, where[operands.at[i]]);
-    }
-    for (Py_ssize_t i = 0; i < outputs.size; i++)
-        if (where[outputs.at[i]] >= 0)
-            use(&earlier, where[outputs.at[i]]);
-    count_used(&earlier);
-    count_used(&used_ops);
-    if (!(part[6] = numbers_of(&earlier)))
-        goto done;
-    const int64_t *earlier_values = (int64_t *)PyByteArray_AS_STRING(part[6]);
-    for (int64_t i = 0; i < earlier.count; i++) {
-        int64_t arena = arena_of_value.at[earlier_values[i]];
-        if (arena < 0 || arena >= arena_count) {
-            PyErr_Format(PyExc_IndexError, "there is no arena %lld", (long long)arena);
-            goto done;
-        }
-        use(&arenas, arena);
-    }
-    count_used(&arenas);
-
-    int64_t *new_op, *new_operand, *new_output, *new_depth, *nodes_of_example, *new_length, *in_order;
-    if (!(part[0] = new_column(earlier.count + needed, &new_op)) || !(part[1] = new_column(part_operands, &new_operand)) ||
-        !(part[2] = new_column(outputs.size, &new_output)) || !(part[3] = new_column(earlier.count + needed, &new_depth)) ||
-        !(part[4] = new_column(example_count, &nodes_of_example)) || !(part[5] = new_column(part_lengths, &new_length)) ||
-        !(part[7] = numbers_of(&arenas)) || !(part[8] = numbers_of(&used_ops)) || !(part[9] = new_column(needed, &in_order)))
-        goto done;
-    int64_t *left_op, *left_operand, *left_length, *left_first, *left_example;
-    if (!(left[0] = new_column(nodes - needed, &left_op)) || !(left[1] = new_column(left_operands, &left_operand)) ||
-        !(left[2] = new_column(left_lengths, &left_length)) || !(left[3] = new_column(nodes - needed, &left_first)) ||
-        !(left[4] = new_column(nodes - needed, &left_example)))
-        goto done;
-
-    /* Example after example, each in recording order. */
-    for (int64_t example = 0; example < example_count; example++) {
-        nodes_of_example[example] = place_of_example[example + 1];
-        place_of_example[example + 1] += place_of_example[example];
-    }
-    if (example_count)
-        nodes_of_example[0] += earlier.count;
-    for (Py_ssize_t node = 0; node < nodes; node++) {
-        if (!is_needed[node]) {
-            *left_op++ = op_of_node.at[node];
-            *left_first++ = first_value[node];
-            *left_example++ = example_of_node.at[node];
-            for (int64_t i = first_operand[node]; i < first_operand[node + 1]; i++)
-                *left_operand++ = operands.at[i];
-            for (int64_t i = first_length[node]; i < first_length[node + 1]; i++)
-                *left_length++ = lengths.at[i];
-            continue;
-        }
-        in_order[place_of_example[in_turn ? example_of_node.at[node] : 0]++] = node;
-        for (int64_t i = first_operand[node]; !IS_INPUT(node) && i < first_operand[node + 1]; i++)
-            if (where[operands.at[i]] < 0 && depth[MAKER(operands.at[i])] > depth[node])
-                depth[node] = depth[MAKER(operands.at[i])];
-        depth[node] += !IS_INPUT(node);
-    }
-    for (int64_t i = 0; i < earlier.count; i++) {
-        *new_op++ = rank_of(&arenas, arena_of_value.at[earlier_values[i]]);
-        *new_depth++ = 0;
-    }
-    int64_t made = earlier.count;
-    for (int64_t i = 0; i < needed; i++) {
-        int64_t node = in_order[i];
-        *new_op++ = arenas.count + rank_of(&used_ops, op_of_node.at[node]);
-        *new_depth++ = depth[node];
-        new_first[node] = made;
-        made += end_value[node] - first_value[node];
-        for (int64_t j = first_length[node]; j < first_length[node + 1]; j++)
-            *new_length++ = lengths.at[j];
-    }
-#define IN_PART(value) \
-    (where[value] >= 0 ? rank_of(&earlier, where[value]) : new_first[MAKER(value)] + (value) - first_value[MAKER(value)])
-    for (int64_t i = 0; i < needed; i++)
-        for (int64_t j = first_operand[in_order[i]]; j < first_operand[in_order[i] + 1]; j++)
-            *new_operand++ = IN_PART(operands.at[j]);
-    for (Py_ssize_t i = 0; i < outputs.size; i++)
-        new_output[i] = IN_PART(outputs.at[i]);
-#undef IN_PART
-#undef MAKER
-#undef IS_INPUT
-    /* From now on these values are known by the order in which they were made. */
-    for (Py_ssize_t node = 0; node < nodes; node++)
-        for (int64_t value = first_value[node]; value < end_value[node]; value++)
-            where[value] = is_needed[node] ? run_before + new_first[node] - earlier.count + value - first_value[node] : -1;
-    result = Py_BuildValue("(OOOOOOOOOO)(OOOOO)L", part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7], part[8], part[9],
-                           left[0], left[1], left[2], left[3], left[4], (long long)part_values);
+    result = Py_BuildValue("(OOOOOOOOOO)(OOOOO)L", part[OP], part[OPERAND], part[OUTPUT], part[DEPTH], part[EXAMPLE], part[LENGTH],
+                           part[EARLIER], part[ARENA], part[USED_OP], part[ORDER], left[LEFT_OP], left[LEFT_OPERAND], left[LEFT_LENGTH],
+                           left[LEFT_VALUE], left[LEFT_EXAMPLE], (long long)pending.values);
 done:
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < PART_COLUMNS; i++)
         Py_XDECREF(part[i]);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < LEFT_COLUMNS; i++)
         Py_XDECREF(left[i]);
     give_back(&taken);
     return result;
