@@ -34,7 +34,7 @@ from examples.character_tagger import CharacterTagger, Token
 from examples.common import Phrase, Sentence
 from examples.transition_parser import Parse, TransitionParser
 from examples.tree_lstm import TreeLSTM
-from foldloom.models.arc_hybrid import Configuration, Oracle
+from foldloom.models.arc_hybrid import SHIFT, Configuration, Oracle
 
 
 class Task(ABC):
@@ -317,10 +317,12 @@ class ParserInCells(nn.Module):
         choose, relate = self.choose, self.relate
         seen: list[list[Tensor]] = [[]] * at.root
         while not at.done:
-            features = [states[-1 if word is None else word] for word in at.looked_at()]
             legal = at.legal()
-            action = legal[0] if len(legal) == 1 else int(choose(*features, _as_bits(legal)))
-            attached = at.apply(action)
+            if legal == [SHIFT]:
+                at.apply(SHIFT)
+                continue
+            features = [states[-1 if word is None else word] for word in at.looked_at()]
+            attached = at.apply(legal[0] if len(legal) == 1 else int(choose(*features, _as_bits(legal))))
             if attached is not None:
                 seen[attached] = features
         relations = torch.stack([relate(*features) for features in seen])

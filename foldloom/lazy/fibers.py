@@ -355,8 +355,8 @@ class Fibers:
 
 def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
     """The kinds to advance now: one that is wanted by at least half of all, or else all."""
-    (most, count), *_ = waiting.most_common(1)
-    return {most} if 2 * count >= waiting.total() else waiting.keys()
+    most = max(waiting, key=waiting.__getitem__)
+    return {most} if 2 * waiting[most] >= waiting.total() else waiting.keys()
 
 
 class _Group:

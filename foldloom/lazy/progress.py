@@ -59,7 +59,7 @@ class Progress(Inputs):
     def number_of(self, handle: LazyTensor) -> Any:
         if not handle._type.ragged and handle._value in self._number_of_input:
             return self._number_of_input[handle._value]
-        if handle.numel() != 1:
+        if handle._type.shape and handle.numel() != 1:
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         if handle._type.ragged or handle._value in self._value_of_input:
             return self.plain_value_of(handle).item()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -121,13 +121,16 @@ class Unchanged:
     def as_recorded(self) -> Iterator[None]:
         """Checks, and lets kernels run within."""
         self.check()
-        with ExitStack() as stack:
-            for module, state in self.modules.items():
-                if not holds(state):
-                    stack.callback(_put, state_of(module))
-                    _put(state)
-            stack.enter_context(self.changes_are_ours())
-            yield
+        others = [(module, state) for module, state in self.modules.items() if not holds(state)]
+        put_back = [state_of(module) for module, _ in others]
+        try:
+            for _, state in others:
+                _put(state)
+            with self.changes_are_ours():
+                yield
+        finally:
+            for state in put_back:
+                _put(state)
 
 
 def _switched(module: nn.Module) -> ArgumentError:
