@@ -68,7 +68,6 @@ class Columns:
         self.lengths: list[int] = []
         self.depth_of_node: list[int] = []
         self.outputs: list[int] = []
-        self.nodes_of_example: list[int] = []
         self.value_count = 0
 
     def add_op(self, op: Op) -> int:
@@ -98,7 +97,11 @@ class Columns:
         return range(number, number + rows)
 
     def as_recording(
-        self, results: Sequence[Any], cells: dict[str, str] | None = None, weights: dict[str, str] | None = None
+        self,
+        nodes_of_example: Ints,
+        results: Sequence[Any],
+        cells: dict[str, str] | None = None,
+        weights: dict[str, str] | None = None,
     ) -> Recording:
         """All that was recorded, cells and weights under other names if there are any for them."""
         cells, weights = cells or {}, weights or {}
@@ -108,7 +111,7 @@ class Columns:
             op_of_node=numbers(self.op_of_node),
             operands=numbers(self.operands),
             depth_of_node=numbers(self.depth_of_node),
-            nodes_of_example=numbers(self.nodes_of_example),
+            nodes_of_example=nodes_of_example,
             outputs=numbers(self.outputs),
             value_count=self.value_count,
             lengths=numbers(self.lengths) if self.lengths else _NONE,
@@ -134,11 +137,13 @@ class Columns:
         )
         self.op_of_node = [] if watching.watcher is None else watching.watcher.nodes_of(self)
         self.operands, self.lengths, self.depth_of_node = [], [], []
-        self.outputs, self.nodes_of_example, self.inputs = [], [], {}
+        self.outputs, self.inputs = [], {}
         return taken
 
 
 class Recorded(NamedTuple):
+    """What `Columns.take` gives."""
+
     op_of_node: list[int]
     operands: Ints
     lengths: Ints

@@ -8,7 +8,7 @@ Recorded values have numbers in the order of recording; values that are computed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -113,24 +113,25 @@ class Parts:
             roots = None
         # An example may have ended, and left something.
         self._most_examples = max(self._most_examples, examples.total)
-        part, rest, made = (planning.cut if planning is not None else cut_in_python)(
-            ops,
-            concatenate([left.op_of_node, numbers(new.op_of_node)]),
-            concatenate([left.operands, new.operands]),
-            concatenate([left.lengths, new.lengths]),
-            new.depth_of_node,
-            left.first_value,
-            concatenate([left.example_of_node, examples.of_node]),
-            None if roots is None else np.array(roots, np.int64),
-            new.outputs,
-            self._where,
-            arena_of_value,
-            self._first_new,
-            value_count,
-            len(earlier_ops),
-            self._most_examples,
-            examples.in_turn,
+        pending = Pending(
+            ops=ops,
+            op_of_node=concatenate([left.op_of_node, numbers(new.op_of_node)]),
+            operands=concatenate([left.operands, new.operands]),
+            lengths=concatenate([left.lengths, new.lengths]),
+            depth_of_new=new.depth_of_node,
+            first_value_of_left=left.first_value,
+            example_of_node=concatenate([left.example_of_node, examples.of_node]),
+            roots=None if roots is None else np.array(roots, np.int64),
+            outputs=new.outputs,
+            where=self._where,
+            arena_of_value=arena_of_value,
+            first_new_value=self._first_new,
+            value_count=value_count,
+            arena_count=len(earlier_ops),
+            example_count=self._most_examples,
+            in_turn=examples.in_turn,
         )
+        part, rest, made = cut_in_python(pending) if planning is None else planning.cut(*pending)
         self._left, self._first_new = _Left(*map(as_ints, rest)), value_count
         op_of_node, operands, outputs, depth, nodes_of_example, lengths, earlier, arenas, used, nodes = map(
             as_ints, part
@@ -148,6 +149,33 @@ class Parts:
         return Part(graph, earlier, nodes)
 
 
+class Pending(NamedTuple):
+    """All that was recorded and is not computed: what earlier parts have left, then what is new. What `_planning.c` takes, in this order.
+
+    ``where`` has the number of each value in the order of computing, -1 if it is not computed; it is brought up to date.
+    """
+
+    ops: list[Op]
+    op_of_node: Ints
+    operands: Ints
+    lengths: Ints
+    depth_of_new: Ints
+    first_value_of_left: Ints
+    example_of_node: Ints
+    roots: Ints | None
+    outputs: Ints
+    where: Ints
+    arena_of_value: Ints
+    first_new_value: int
+    value_count: int
+    arena_count: int
+    example_count: int
+    in_turn: bool
+
+
+# In Python, where `_planning.c` was not compiled.
+
+
 class _Node(NamedTuple):
     op: int
     operands: list[int]
@@ -157,62 +185,94 @@ class _Node(NamedTuple):
     is_input: bool
 
 
-def cut_in_python(
-    ops: list[Op],
-    op_of_node: Ints,
-    operands: Ints,
-    lengths: Ints,
-    depth_of_new: Ints,
-    first_of_left: Ints,
-    example_of_node: Ints,
-    roots: Ints | None,
-    outputs: Ints,
-    where: Ints,
-    arena_of_value: Ints,
-    first_new: int,
-    value_count: int,
-    arena_count: int,
-    example_count: int,
-    in_turn: bool,
-) -> tuple[tuple[Ints, ...], tuple[Ints, ...], int]:
-    """What `_planning.c` does where it was not compiled: columns of the part, columns of what is left, and how many values the part makes."""
-    nodes = _nodes(ops, op_of_node, operands, lengths, depth_of_new, first_of_left, example_of_node, first_new)
+def cut_in_python(pending: Pending) -> tuple[tuple[Ints, ...], tuple[Ints, ...], int]:
+    """Columns of the part, columns of what is left, and how many values the part makes."""
+    nodes = _nodes(pending)
     maker = {value: number for number, node in enumerate(nodes) for value in node.values}
-    needed = {
-        maker[value] for value in [*outputs.tolist(), *([] if roots is None else roots.tolist())] if value in maker
-    }
+    needed = _needed(pending, nodes, maker)
+    order = sorted(needed, key=lambda number: (nodes[number].example if pending.in_turn else 0, number))
+    rest = [node for number, node in enumerate(nodes) if number not in needed]
+    made = [value for number in order for value in nodes[number].values]
+    part = _part_columns(pending, nodes, maker, order, made)
+    left = (
+        [node.op for node in rest],
+        [value for node in rest for value in node.operands],
+        [length for node in rest for length in node.lengths],
+        [node.values.start for node in rest],
+        [node.example for node in rest],
+    )
+    ran = len(pending.arena_of_value)
+    pending.where[[value for node in rest for value in node.values]] = -1
+    pending.where[made] = np.arange(ran, ran + len(made))
+    return _as_columns(part), _as_columns(left), len(made)
+
+
+def _nodes(pending: Pending) -> list[_Node]:
+    nodes: list[_Node] = []
+    next_operand = next_length = 0
+    next_value = pending.first_new_value
+    operands, lengths = pending.operands.tolist(), pending.lengths.tolist()
+    for number, (op, example) in enumerate(
+        zip(pending.op_of_node.tolist(), pending.example_of_node.tolist(), strict=True)
+    ):
+        first_length, rows = next_length, []
+        for types in (pending.ops[op].inputs, pending.ops[op].outputs):
+            ragged = sum([type.ragged for type in types])
+            rows.append(len(types) - ragged + sum(lengths[next_length : next_length + ragged]))
+            next_length += ragged
+        position = number - len(pending.first_value_of_left)
+        first = next_value if position >= 0 else int(pending.first_value_of_left[number])
+        if position >= 0:
+            next_value += rows[1]
+        nodes.append(
+            _Node(
+                op,
+                operands[next_operand : next_operand + rows[0]],
+                lengths[first_length:next_length],
+                range(first, first + rows[1]),
+                example,
+                position >= 0 and not pending.depth_of_new[position],
+            )
+        )
+        next_operand += rows[0]
+    return nodes
+
+
+def _needed(pending: Pending, nodes: list[_Node], maker: dict[int, int]) -> set[int]:
+    """What is given, what is asked for, and what that is made of; then others of the same ops, if they can run along."""
+    asked = [*pending.outputs.tolist(), *([] if pending.roots is None else pending.roots.tolist())]
+    needed = {maker[value] for value in asked if value in maker}
     for number, node in reversed(list(enumerate(nodes))):
-        if roots is None or node.is_input or number in needed:
+        if pending.roots is None or node.is_input or number in needed:
             needed.add(number)
             needed.update(maker[value] for value in node.operands if value in maker)
     needed_ops = {nodes[number].op for number in needed}
     for number, node in enumerate(nodes):
         if node.op in needed_ops and all(value not in maker or maker[value] in needed for value in node.operands):
             needed.add(number)
-    depth: dict[int, int] = {}
-    for number in sorted(needed):
-        node = nodes[number]
-        before = [depth[maker[value]] for value in node.operands if value in maker]
-        depth[number] = 0 if node.is_input else 1 + max(before, default=0)
-    order = sorted(needed, key=lambda number: (nodes[number].example if in_turn else 0, number))
+    return needed
 
-    used = [value for number in order for value in nodes[number].operands] + outputs.tolist()
+
+def _part_columns(
+    pending: Pending, nodes: list[_Node], maker: dict[int, int], order: list[int], made: list[int]
+) -> tuple[list[int], ...]:
+    where, arena_of_value = pending.where, pending.arena_of_value
+    used = [value for number in order for value in nodes[number].operands] + pending.outputs.tolist()
     earlier = sorted({int(where[value]) for value in used if value not in maker})
-    number_in_part = {value: number for number, value in enumerate(earlier)}
-    made = [value for number in order for value in nodes[number].values]
+    number_of_earlier = {value: number for number, value in enumerate(earlier)}
     number_of_made = {value: len(earlier) + number for number, value in enumerate(made)}
-    in_part = [
-        number_of_made[value] if value in number_of_made else number_in_part[int(where[value])] for value in used
-    ]
+    in_part = [number_of_made[value] if value in maker else number_of_earlier[int(where[value])] for value in used]
     arenas = sorted({int(arena_of_value[value]) for value in earlier})
     used_ops = sorted({nodes[number].op for number in order})
-    counts = [0] * example_count
-    counts[0] = len(earlier)
+    depth: dict[int, int] = {}
+    for number in sorted(order):
+        before = [depth[maker[value]] for value in nodes[number].operands if value in maker]
+        depth[number] = 0 if nodes[number].is_input else 1 + max(before, default=0)
+    counts = [len(earlier)] + [0] * (pending.example_count - 1)
     for number in order:
-        counts[nodes[number].example if in_turn else 0] += 1
-    rest = [nodes[number] for number in range(len(nodes)) if number not in needed]
-    split = len(in_part) - len(outputs)
-    part: tuple[list[int], ...] = (
+        counts[nodes[number].example if pending.in_turn else 0] += 1
+    split = len(in_part) - len(pending.outputs)
+    return (
         [arenas.index(arena_of_value[value]) for value in earlier]
         + [len(arenas) + used_ops.index(nodes[number].op) for number in order],
         in_part[:split],
@@ -225,54 +285,7 @@ def cut_in_python(
         used_ops,
         order,
     )
-    left: tuple[list[int], ...] = (
-        [node.op for node in rest],
-        [value for node in rest for value in node.operands],
-        [length for node in rest for length in node.lengths],
-        [node.values.start for node in rest],
-        [node.example for node in rest],
-    )
-    where[[value for node in rest for value in node.values]] = -1
-    where[made] = np.arange(len(arena_of_value), len(arena_of_value) + len(made))
-    return (
-        tuple([np.array(column, np.int64) for column in part]),
-        tuple([np.array(column, np.int64) for column in left]),
-        len(made),
-    )
 
 
-def _nodes(
-    ops: list[Op],
-    op_of_node: Ints,
-    operands: Ints,
-    lengths: Ints,
-    depth_of_new: Ints,
-    first_of_left: Ints,
-    example_of_node: Ints,
-    first_new: int,
-) -> list[_Node]:
-    nodes: list[_Node] = []
-    next_operand = next_length = 0
-    next_value = first_new
-    for number, (op, example) in enumerate(zip(op_of_node.tolist(), example_of_node.tolist(), strict=True)):
-        first_length, rows = next_length, []
-        for types in (ops[op].inputs, ops[op].outputs):
-            ragged = sum([type.ragged for type in types])
-            rows.append(len(types) - ragged + int(lengths[next_length : next_length + ragged].sum()))
-            next_length += ragged
-        position = number - len(first_of_left)
-        first = next_value if position >= 0 else int(first_of_left[number])
-        if position >= 0:
-            next_value += rows[1]
-        nodes.append(
-            _Node(
-                op,
-                operands[next_operand : next_operand + rows[0]].tolist(),
-                lengths[first_length:next_length].tolist(),
-                range(first, first + rows[1]),
-                example,
-                position >= 0 and not depth_of_new[position],
-            )
-        )
-        next_operand += rows[0]
-    return nodes
+def _as_columns(columns: Iterable[list[int]]) -> tuple[Ints, ...]:
+    return tuple([np.array(column, np.int64) for column in columns])

@@ -151,7 +151,7 @@ class Progress(Inputs):
 
     def advance_all(self) -> None:
         """Compute everything that has been recorded."""
-        self._advance(self._asked.keys() | self._asked_with_gradients.keys(), None)
+        self._advance(set(self._asked), None)
 
     def _advance(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
         wanted = list(dict.fromkeys([value for kind in kinds for value in self._asked_with_gradients.pop(kind, ())]))
@@ -200,7 +200,6 @@ class Progress(Inputs):
         return self.session
 
     def _run(self, part: Recording, earlier: Any) -> tuple[Planned, tuple[torch.Tensor, ...]]:
-        assert self.session is not None
         if self._weights is None:
             self._weights = Weights(self._owner)
         for derivation, tensor in self._derived.items():
@@ -209,7 +208,7 @@ class Progress(Inputs):
         self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
         kernels = [None if op.is_input else self._kernel_of_op[op] for op in part.graph.ops]
         with self.unchanged.as_recorded():
-            return self.session.run(part, earlier, kernels)
+            return self._session.run(part, earlier, kernels)
 
     def _examples(self) -> Examples:
         return Examples.of(self._segments, len(self.op_of_node), len(self._results))
@@ -226,8 +225,7 @@ class Progress(Inputs):
 
     def close(self, cells: dict[str, str] | None = None, weights: dict[str, str] | None = None) -> Recording:
         """The recording, its cells and weights under other names if there are any for them."""
-        self.nodes_of_example = self._examples().counts().tolist()
-        return self.as_recording(self._results, cells, weights)
+        return self.as_recording(self._examples().counts(), self._results, cells, weights)
 
     def finish(self) -> tuple[Planned, tuple[torch.Tensor, ...]]:
         """Run the last part of a batch that took several."""
