@@ -37,7 +37,7 @@ views: $(VENV)/demo
 		$(BIN)/foldloom explain $$task --examples 12 --html docs/views/$$task.html > /dev/null || exit 1; done
 	$(BIN)/foldloom profile sentiment --examples 64 --picture docs/views/loom.svg
 
-$(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt foldloom/compiled/_planning.c foldloom/lazy/_known.c
+$(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt foldloom/planning/_planning.c foldloom/tracing/_fast_path.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

@@ -18,8 +18,8 @@ from benchmarks.timing import interleaved, median_ratio
 from benchmarks.tree_lstm import Systems, add_model_options
 from benchmarks.tree_lstm_models import loss_by_hand, plan_by_hand
 from benchmarks.trees import Tree
+from foldloom.graph.recording import merge_recordings
 from foldloom.models import TreeLSTM
-from foldloom.recording import merge_recordings
 
 BY_HAND = "by hand"
 BLOCKS = "blocks"

@@ -29,13 +29,12 @@ from typing import Any
 import torch
 
 import foldloom as fl
-from foldloom import engine
-from foldloom.execution import Kernel
-from foldloom.lazy import lift
-from foldloom.lazy.operations import CELL, DIRECT_RULE, how
-from foldloom.lazy.rules.fallback import ONE_BY_ONE, VMAP
-from foldloom.lazy.tensor import LazyTensor
-from foldloom.plan import Plan
+from foldloom.execution import Kernel, engine
+from foldloom.planning.plans import Plan
+from foldloom.tracing import lift
+from foldloom.tracing.functions.kernels import CELL, DIRECT_RULE, how
+from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.rules.fallback import ONE_BY_ONE, VMAP
 
 ALIKE = 4
 """Examples of the same structure in a batch."""

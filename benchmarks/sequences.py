@@ -13,8 +13,8 @@ from torch import nn
 
 import foldloom as fl
 from benchmarks.timing import interleaved, median_ratio
-from foldloom.lazy.rules import lstm
-from foldloom.lazy.rules.modules import packed
+from foldloom.tracing.rules import lstm
+from foldloom.tracing.rules.modules import packed
 
 CASES = {
     "64 sentences, 128 to 50": (64, 25, 128, 50),

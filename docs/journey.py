@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from foldloom.engine import column_to_tensor
 from foldloom.execution import Buffers, Kernel, run_one_by_one, run_plan
-from foldloom.lazy.cell import find_cell
-from foldloom.placement import place
+from foldloom.execution.engine import column_to_tensor
+from foldloom.planning.placement import place
+from foldloom.tracing.cells.core import find_cell
 
 torch.manual_seed(0)
 
@@ -44,7 +44,7 @@ print("depth of each node  ", first.graph.depth_of_node)
 print("inputs that came in ", first.inputs)
 
 print("\n--- merging: a minibatch is a concatenation with offsets ---")
-from foldloom.recording import merge_recordings  # noqa: E402
+from foldloom.graph.recording import merge_recordings  # noqa: E402
 
 merged = merge_recordings(recordings)
 print(merged.graph)

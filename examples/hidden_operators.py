@@ -16,7 +16,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from foldloom.data.python_source import HIDDEN, OPERATORS
-from foldloom.schedulers import ByDepth
+from foldloom.planning.schedulers import ByDepth
 from foldloom.tasks.code import CodeTask, HiddenOperator
 from foldloom.training import Run, train
 from foldloom.training.comparing import compare_on

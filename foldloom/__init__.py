@@ -2,16 +2,16 @@
 
 import typing as _typing
 
-from foldloom import errors, loading
+from foldloom import errors, lazy_imports
 
 if _typing.TYPE_CHECKING:
-    from foldloom.engine import Planned
+    from foldloom.execution.engine import Planned
     from foldloom.exporting import StaticModel, export, static_model
-    from foldloom.lazy import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each
-    from foldloom.plan import Plan
-    from foldloom.ragged import Ragged
-    from foldloom.recording import Recording
-    from foldloom.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+    from foldloom.graph.ragged import Ragged
+    from foldloom.graph.recording import Recording
+    from foldloom.planning.plans import Plan
+    from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+    from foldloom.tracing import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each
     from foldloom.views import Page, Profile, explain, profile, show
 
 __version__ = "0.1.0"
@@ -46,16 +46,27 @@ __all__ = [
     "static_model",
 ]
 
-loading.load_on_demand(
+lazy_imports.load_on_demand(
     __name__,
     {
-        "engine": ["Planned"],
+        "execution.engine": ["Planned"],
         "exporting": ["StaticModel", "export", "static_model"],
-        "lazy": ["Batched", "Cell", "batch", "batching", "cell", "lift", "one_by_one", "plan", "record", "record_each"],
-        "plan": ["Plan"],
-        "ragged": ["Ragged"],
-        "recording": ["Recording"],
-        "schedulers": ["ByAgenda", "ByDepth", "OneByOne", "Scheduler"],
+        "graph.ragged": ["Ragged"],
+        "graph.recording": ["Recording"],
+        "planning.plans": ["Plan"],
+        "planning.schedulers": ["ByAgenda", "ByDepth", "OneByOne", "Scheduler"],
+        "tracing": [
+            "Batched",
+            "Cell",
+            "batch",
+            "batching",
+            "cell",
+            "lift",
+            "one_by_one",
+            "plan",
+            "record",
+            "record_each",
+        ],
         "views": ["Page", "Profile", "explain", "profile", "show"],
     },
 )

@@ -1,4 +1,4 @@
-from foldloom.entry import main
+from foldloom.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ import torch
 
 import foldloom as fl
 from foldloom.execution import weight_grads
-from foldloom.schedulers.base import check_schedule
+from foldloom.planning.schedulers.base import check_schedule
 
 SCHEDULERS = (fl.ByDepth(), fl.ByAgenda(), fl.OneByOne(), fl.ByDepth(largest_step=2))
 

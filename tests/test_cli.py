@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foldloom.cli import main
+from foldloom.cli.commands import main
 from foldloom.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
@@ -94,4 +94,4 @@ def test_as_a_module_and_as_a_command() -> None:
     )
     assert all(command in help.stdout for command in ("train", "eval", "predict", "bench", "explain", "profile"))
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"foldloom": "foldloom.entry:main"}
+    assert scripts == {"foldloom": "foldloom.cli.entry:main"}

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foldloom.errors import RecordingError
-from foldloom.lazy import fibers as module
-from foldloom.lazy.fibers import Fibers
-from foldloom.lazy.torch_state import TorchState
+from foldloom.tracing.fibers import fibers as module
+from foldloom.tracing.fibers.fibers import Fibers
+from foldloom.tracing.fibers.torch_state import TorchState
 
 
 class Rounds:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 import foldloom as fl
 from foldloom.errors import ArgumentError
 from foldloom.graph import Type
-from foldloom.lazy import known
-from foldloom.lazy.tensor import LazyTensor
+from foldloom.tracing import fast_path
+from foldloom.tracing.lazy_tensor import LazyTensor
 
 ROOT = Path(__file__).parent.parent
-compiled = pytest.mark.skipif(not known.is_compiled, reason="there was no compiler where Foldloom was installed")
+compiled = pytest.mark.skipif(not fast_path.is_compiled, reason="there was no compiler where Foldloom was installed")
 
 
 class Program(nn.Module):
@@ -57,7 +57,7 @@ def program() -> Program:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
 def test_it_is_compiled_where_it_can_be() -> None:
-    assert known.is_compiled
+    assert fast_path.is_compiled
 
 
 def python_calls(function: Callable[[], Any]) -> list[str]:
@@ -243,11 +243,11 @@ def test_without_the_compiled_part_everything_comes_to_the_same() -> None:
     """A process that cannot import it records in Python alone."""
     script = """
 import sys
-sys.modules["foldloom.lazy._known"] = None
+sys.modules["foldloom.tracing._fast_path"] = None
 import torch, foldloom as fl
-from foldloom.lazy import known
+from foldloom.tracing import fast_path
 from tests.test_known_calls import Program
-assert not known.is_compiled
+assert not fast_path.is_compiled
 torch.manual_seed(0)
 program = Program().double()
 words = [1, 2, 3, 2]

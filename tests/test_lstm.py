@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from foldloom.lazy.rules import lstm
+from foldloom.tracing.rules import lstm
 from tests.law import assert_same
 
 LENGTHS = [3, 1, 5, 2, 5]

@@ -25,10 +25,10 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import foldloom as fl
-from foldloom.lazy import fibers
-from foldloom.lazy.recorder import Recorder
-from foldloom.lazy.scope import scope
-from foldloom.lazy.tensor import LazyTensor
+from foldloom.tracing.fibers import fibers
+from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.recorder import Recorder
+from foldloom.tracing.scope import scope
 from tests.law import assert_same, gradients
 from tests.law_on_the_fly import check_on_the_fly, steps_of
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import foldloom as fl
-from foldloom import engine
 from foldloom.errors import CellError, RecordingError
-from foldloom.lazy import parts
-from foldloom.plan import Plan
+from foldloom.execution import engine
+from foldloom.planning.plans import Plan
+from foldloom.tracing import flush
 from foldloom.views.asking import survey_of
 from tests.law_on_the_fly import check_on_the_fly
 
@@ -76,7 +76,7 @@ def test_the_law() -> None:
 
 def test_what_is_left_is_computed_too_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = fl.one_by_one(walk)(states(6), [6] * 6)
-    monkeypatch.setattr(parts, "MOST_LEFT", 10)
+    monkeypatch.setattr(flush, "MOST_LEFT", 10)
     with plans_of_parts() as plans:
         results = fl.batch(walk)(states(6), [6] * 6)
     assert len(steps(plans, "cross_entropy")) > 1

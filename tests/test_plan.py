@@ -10,9 +10,9 @@ import pytest
 
 from foldloom.errors import PlanError
 from foldloom.graph import merge
-from foldloom.placement import place
-from foldloom.plan import Access, Plan, Read, Step
-from foldloom.schedulers import ByDepth
+from foldloom.planning.placement import place
+from foldloom.planning.plans import Access, Plan, Read, Step
+from foldloom.planning.schedulers import ByDepth
 from tests.test_schedulers import balanced, chain
 
 

@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 import foldloom as fl
 from examples.transition_parser import TransitionParser, made_examples
-from foldloom import compiled, layout
 from foldloom.errors import PlanError
 from foldloom.graph import ANY, CONSTANT, Graph, Op, Type, merge
-from foldloom.lazy import parts
-from foldloom.placement import place
-from foldloom.plan import Plan
-from foldloom.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda, by_depth
+from foldloom.planning import layout, native
+from foldloom.planning.placement import place
+from foldloom.planning.plans import Plan
+from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda, by_depth
+from foldloom.tracing import flush
 from tests.law import assert_same
 from tests.law_on_the_fly import without_tensors
 from tests.test_law_on_the_fly import Library, instructions, run_program
 from tests.test_parts import plans_of_parts
 from tests.test_schedulers import balanced, chain
 
-pytestmark = pytest.mark.skipif(compiled.planning is None, reason="there was no compiler where Foldloom was installed")
+pytestmark = pytest.mark.skipif(native.planning is None, reason="there was no compiler where Foldloom was installed")
 
 VECTOR, WORD = Type((2,), "float32"), Type((), "int64")
 ROWS = Type((ANY, 2), "float32")
@@ -44,7 +44,7 @@ BOTH = Op("both", (ROWS, WORD, ROWS), (WORD, ROWS, VECTOR))
 @contextmanager
 def without_the_compiled_part() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (layout, parts, by_agenda, by_depth):
+        for module in (layout, flush, by_agenda, by_depth):
             patch.setattr(module, "planning", None)
         yield
 

@@ -22,29 +22,18 @@ def test_public_names() -> None:
         {
             "blocks",
             "cli",
-            "collector",
-            "compiled",
             "data",
-            "engine",
-            "entry",
             "execution",
             "exporting",
             "graph",
-            "layout",
-            "lazy",
-            "loading",
+            "lazy_imports",
             "models",
-            "placement",
-            "ragged",
-            "recording",
-            "results",
+            "planning",
             "runtime",
-            "schedulers",
-            "sharing",
             "tasks",
+            "tracing",
             "training",
             "views",
-            "watching",
         }
     )
     assert all(getattr(fl, name) is not None for name in fl.__all__)
@@ -76,7 +65,14 @@ def test_journey_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_graph_and_plan_need_no_torch() -> None:
     """What records and plans must be usable where torch is not installed."""
-    for name in ("graph", "plan", "placement", "recording", "errors", "schedulers/by_agenda", "schedulers/by_depth"):
+    for name in (
+        "graph/graph",
+        "graph/recording",
+        "planning/plans",
+        "planning/placement",
+        "errors",
+        "planning/schedulers/by_agenda",
+    ):
         assert "torch" not in re.findall(
             r"^(?:import|from) (\w+)", (ROOT / f"foldloom/{name}.py").read_text(), re.MULTILINE
         )

@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import DataLoader
 
 import foldloom as fl
-from foldloom.engine import column_to_tensor
 from foldloom.execution import run_one_by_one
-from foldloom.lazy.cell import find_cell
-from foldloom.recording import merge_recordings
+from foldloom.execution.engine import column_to_tensor
+from foldloom.graph.recording import merge_recordings
+from foldloom.tracing.cells.core import find_cell
 from tests.law import assert_same, gradients
 from tests.tree_lstm import TreeLSTM, random_trees
 

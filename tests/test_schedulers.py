@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from foldloom.errors import PlanError
 from foldloom.graph import CONSTANT, Graph, Op, Type, merge
-from foldloom.placement import place
-from foldloom.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
-from foldloom.schedulers.base import check_schedule
+from foldloom.planning.placement import place
+from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+from foldloom.planning.schedulers.base import check_schedule
 
 VECTOR = Type((2,), "float32")
 WORD = Type((), "int64")

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from foldloom.recording import merge_recordings
-from foldloom.sharing import _first_of_equals, shared
+from foldloom.graph.recording import merge_recordings
+from foldloom.planning.cse import _first_of_equals, shared
 from tests.law import assert_same
 
 WORDS = [[1, 2, 1], [2, 2, 3], [1, 1, 1, 1]]

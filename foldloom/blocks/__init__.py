@@ -1,20 +1,20 @@
 """Blocks: small typed functions from Python objects to tensors, put together into models over data of any shape."""
 
 from foldloom.blocks.block import Block, Identity, Pipe, convert_to_block
-from foldloom.blocks.compiling import compile  # noqa: A004 - always used as fb.compile
-from foldloom.blocks.composition import AllOf, Composition, Record
-from foldloom.blocks.computing import Concat, FromTensor, Function, Stack, Zeros
-from foldloom.blocks.dispatch import ForwardDeclaration, OneOf, Optional
-from foldloom.blocks.endings import Metric, Void
-from foldloom.blocks.inputs import InputTransform, OneHot, OneHotFromList, Scalar, Tensor, Vector
-from foldloom.blocks.items import GetItem, Length, Nth, Slice
+from foldloom.blocks.combinators.composition import AllOf, Composition, Record
+from foldloom.blocks.combinators.computing import Concat, FromTensor, Function, Stack, Zeros
+from foldloom.blocks.combinators.dispatch import ForwardDeclaration, OneOf, Optional
+from foldloom.blocks.combinators.inputs import InputTransform, OneHot, OneHotFromList, Scalar, Tensor, Vector
+from foldloom.blocks.combinators.items import GetItem, Length, Nth, Slice
+from foldloom.blocks.combinators.messages import SerializedMessageToTree
+from foldloom.blocks.combinators.metrics import Metric, Void
+from foldloom.blocks.combinators.on_the_fly import OnTheFly
+from foldloom.blocks.combinators.reductions import RNN, Max, Mean, Min, Reduce, Sum
+from foldloom.blocks.combinators.sequences import Broadcast, Fold, Map, NGrams, Zip, ZipWith
+from foldloom.blocks.compiler.compiling import compile  # noqa: A004 - always used as fb.compile
+from foldloom.blocks.compiler.model import Model
+from foldloom.blocks.compiler.program import MetricRows
 from foldloom.blocks.layers import FC, Embedding, FractalNet
-from foldloom.blocks.messages import SerializedMessageToTree
-from foldloom.blocks.model import Model
-from foldloom.blocks.on_the_fly import OnTheFly
-from foldloom.blocks.program import MetricRows
-from foldloom.blocks.reductions import RNN, Max, Mean, Min, Reduce, Sum
-from foldloom.blocks.sequences import Broadcast, Fold, Map, NGrams, Zip, ZipWith
 from foldloom.blocks.types import (
     BroadcastSequenceType,
     PyObjectType,

@@ -14,18 +14,18 @@ from typing import Any, Self, cast
 import torch
 
 from foldloom.blocks import copying
-from foldloom.blocks.cells import cell_key
+from foldloom.blocks.combinators.wires import Wire, connect_in_scope
+from foldloom.blocks.compiler.cells import cell_key
+from foldloom.blocks.compiler.codegen import Page, Written
+from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.compiler.model import Model
+from foldloom.blocks.compiler.planner import Portable
 from foldloom.blocks.inference import Clash, Unknown, attempt, head, known, unify, wait_for_head
-from foldloom.blocks.lowering import Lowering, Run
-from foldloom.blocks.model import Model
-from foldloom.blocks.planner import Portable
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, TensorType, convert_to_type
-from foldloom.blocks.wires import Wire, connect_in_scope
-from foldloom.blocks.writing import Page, Written
 from foldloom.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
-from foldloom.lazy.cell import Cell, cell
-from foldloom.lazy.scope import user_line
+from foldloom.tracing.cells.core import Cell, cell
+from foldloom.tracing.scope import user_line
 
 
 class Block(copying.Copyable, Portable):

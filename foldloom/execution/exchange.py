@@ -29,7 +29,7 @@ import torch
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.pool import empty, zeros
 from foldloom.graph import Ints
-from foldloom.plan import Access, Arena, Plan, Read, Write
+from foldloom.planning.plans import Access, Arena, Plan, Read, Write
 
 
 class Buffers:

@@ -10,7 +10,7 @@ import torch
 
 from foldloom.errors import CellError, CellOutputError
 from foldloom.graph import Op, Type
-from foldloom.ragged import Ragged
+from foldloom.graph.ragged import Ragged
 
 
 class Kernel:

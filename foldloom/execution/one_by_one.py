@@ -11,7 +11,7 @@ import torch
 
 from foldloom.execution.kernels import Kernel, dtype_of
 from foldloom.graph import Graph, Type
-from foldloom.ragged import Ragged
+from foldloom.graph.ragged import Ragged
 
 
 def run_one_by_one(

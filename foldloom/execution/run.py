@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 import torch
 
-from foldloom.collector import collector_resting
 from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.exchange import Buffers
+from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.kernels import Kernel, describe, member_of
 from foldloom.execution.weight_grads import weight_grads_once
-from foldloom.plan import Plan, Step, Write
-from foldloom.ragged import Ragged
+from foldloom.graph.ragged import Ragged
+from foldloom.planning.plans import Plan, Step, Write
 
 _IN_PLACE = (
     "cell {label} changes one of its arguments in place. Other cells may read the same value: write `x = x + 1` instead of "
@@ -45,7 +45,7 @@ def run_plan(
     writes: Sequence[Write]
     outputs: Sequence[torch.Tensor]
     writes, outputs = buffers.place_inputs(inputs)
-    with collector_resting(), weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
+    with gc_paused(), weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
         for number, step in enumerate(plan.steps):
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"

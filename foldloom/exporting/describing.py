@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from foldloom.blocks import block as basic
-from foldloom.blocks import composition, computing, dispatch, endings, inputs, items, reductions, sequences
 from foldloom.blocks.block import Block
+from foldloom.blocks.combinators import composition, computing, dispatch, inputs, items, metrics, reductions, sequences
+from foldloom.blocks.compiler.lowering import all_blocks
+from foldloom.blocks.compiler.model import Model
+from foldloom.blocks.compiler.program import metrics_of
 from foldloom.blocks.inference import head, known
-from foldloom.blocks.lowering import all_blocks
-from foldloom.blocks.model import Model
 from foldloom.blocks.printing import shortened
-from foldloom.blocks.program import metrics_of
 from foldloom.blocks.types import (
     BlockType,
     BroadcastSequenceType,
@@ -275,11 +275,11 @@ def _reference(describing: _Describing, block: dispatch.Reference) -> Described:
     return {"kind": "reference", "block": describing.number[block.declaration.resolved]}
 
 
-@_describes(endings.Metric)
-def _metric(_: _Describing, block: endings.Metric) -> Described:
+@_describes(metrics.Metric)
+def _metric(_: _Describing, block: metrics.Metric) -> Described:
     return {"kind": "metric", "name": block._name, "labelled": isinstance(head(block.takes), TupleType)}
 
 
-@_describes(endings.Void)
-def _void(_: _Describing, block: endings.Void) -> Described:
+@_describes(metrics.Void)
+def _void(_: _Describing, block: metrics.Void) -> Described:
     return {"kind": "void"}

@@ -13,14 +13,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.export import Dim, ExportedProgram
 
-from foldloom.blocks.model import Model
+from foldloom.blocks.compiler.model import Model
 from foldloom.errors import ExportError
 from foldloom.exporting.model import StaticModel, dynamic_dims, static_model
-from foldloom.lazy.cell import Cell
-from foldloom.lazy.weights import module_of
 from foldloom.runtime.description import KEY
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
+from foldloom.tracing.cells.core import Cell
+from foldloom.tracing.weights import module_of
 
 _SUFFIXES = (".onnx", ".pt2")
 PARTS = 3

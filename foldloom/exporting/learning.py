@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.cells import NamedCell
-from foldloom.blocks.lowering import all_blocks
-from foldloom.blocks.model import Model
+from foldloom.blocks.compiler.cells import NamedCell
+from foldloom.blocks.compiler.lowering import all_blocks
+from foldloom.blocks.compiler.model import Model
 from foldloom.blocks.printing import shortened
 from foldloom.errors import CellError, ExportError
 from foldloom.exporting.flows import readers_in
 from foldloom.exporting.stages import stages_of
 from foldloom.graph import Op, Type
-from foldloom.lazy.cell import Settings, Signature, find_cell
-from foldloom.lazy.nesting import Nesting
-from foldloom.lazy.operations import is_function
-from foldloom.recording import Recording
+from foldloom.graph.recording import Recording
 from foldloom.runtime.description import Description, OpOf, TypeOf
 from foldloom.runtime.recordings import identity_of, ops_of_results
+from foldloom.tracing.cells.core import Settings, Signature, find_cell
+from foldloom.tracing.cells.nesting import Nesting
+from foldloom.tracing.functions.kernels import is_function
 
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
 
-from foldloom import __version__
-from foldloom.blocks.model import Model
+from foldloom.blocks.compiler.model import Model
 from foldloom.errors import ExportError, ValueNotReadyError
 from foldloom.exporting.describing import described_program
 from foldloom.exporting.learning import Learned, add_blocks
 from foldloom.exporting.packing import NotPortableError
 from foldloom.exporting.static import StaticGraph
 from foldloom.exporting.tracing import named_weights, traced
-from foldloom.lazy import record
-from foldloom.lazy.cell import find_cell
-from foldloom.lazy.operations import is_function
-from foldloom.recording import Recording
+from foldloom.graph.recording import Recording
 from foldloom.runtime.description import Array, Description
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
 from foldloom.runtime.results import asked_for, filled
+from foldloom.tracing import record
+from foldloom.tracing.cells.core import find_cell
+from foldloom.tracing.functions.kernels import is_function
 
 _CODE = (
     "the model was Python code. Give `Model(path, program=function)` a function of the model and one example that needs no torch, such as its "
@@ -105,7 +105,7 @@ def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, par
         learned.add_recording(recorded(example))
     if not learned.ops:
         raise ExportError("the model calls no cell: there is nothing to export")
-    description = learned.description(program, why, __version__, parts)
+    description = learned.description(program, why, version("foldloom"), parts)
     modules = [find_cell(op.key, model).module for op in learned.ops if not is_function(op)]
     named = named_weights(model, [module for module in modules if module is not None])
     graph = StaticGraph(description, [traced(op, model) for op in learned.ops], named)

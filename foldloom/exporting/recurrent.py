@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional as F
 
-from foldloom.ragged import Ragged
+from foldloom.graph.ragged import Ragged
 
 States = tuple[Tensor, ...]
 """What a network shows, and for an LSTM what it remembers: [members, size] each."""

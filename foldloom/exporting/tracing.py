@@ -21,10 +21,10 @@ from foldloom.execution import Kernel
 from foldloom.execution.kernels import dtype_of
 from foldloom.exporting.recurrent import along_rows
 from foldloom.graph import Op
-from foldloom.lazy.cell import find_cell
-from foldloom.lazy.operations import is_function, kernels_of
-from foldloom.lazy.weights import Weights, module_of
-from foldloom.ragged import Ragged
+from foldloom.graph.ragged import Ragged
+from foldloom.tracing.cells.core import find_cell
+from foldloom.tracing.functions.kernels import is_function, kernels_of
+from foldloom.tracing.weights import Weights, module_of
 
 _MEMBERS, _ROWS = 5, 7
 """How many members, and rows of ragged operands, an op is traced with. It must not matter."""
@@ -125,7 +125,7 @@ def _globals_of(kernel: Kernel, function: object) -> list[dict[str, Any]]:
     return list(names.values())
 
 
-_OURS = ("foldloom.lazy.", "foldloom.blocks.", "foldloom.ragged", "foldloom.models.")
+_OURS = ("foldloom.tracing.", "foldloom.blocks.", "foldloom.graph.ragged", "foldloom.models.")
 
 
 def weight_key(tensor: torch.Tensor) -> tuple[Any, ...]:

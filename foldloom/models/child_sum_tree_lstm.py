@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from foldloom.data.structures import SyntaxTree
 from foldloom.data.vocabulary import Vocabulary
-from foldloom.lazy import cell
 from foldloom.models.training import UNLABELLED, Batch, ForOneExample
+from foldloom.tracing import cell
 
 State = tuple[torch.Tensor, torch.Tensor]
 """What a node shows, and what it remembers."""

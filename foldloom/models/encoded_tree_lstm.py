@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from foldloom.engine import Planned
 from foldloom.errors import ArgumentError
-from foldloom.lazy import batch as together
-from foldloom.lazy import cell
+from foldloom.execution.engine import Planned
+from foldloom.graph.recording import Recording
 from foldloom.models.training import Batch, ForOneExample, last_rows, total_cross_entropy
 from foldloom.models.tree_classifier import NumberedTree
 from foldloom.models.tree_lstm import Merge, StateOfVector
-from foldloom.recording import Recording
+from foldloom.tracing import batch as together
+from foldloom.tracing import cell
 
 AT_ONCE = 8
 """How many sentences the encoder takes at once. Of equally long ones, of which few are padded, that is wide enough."""

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from foldloom.engine import Planned
 from foldloom.errors import ArgumentError
-from foldloom.lazy import batch as together
-from foldloom.lazy import cell
+from foldloom.execution.engine import Planned
 from foldloom.models.arc_hybrid import Configuration, Oracle
 from foldloom.models.training import UNLABELLED, Batch, ForOneExample, total_cross_entropy
 from foldloom.models.words import WordTable
+from foldloom.tracing import batch as together
+from foldloom.tracing import cell
 
 
 @dataclass(frozen=True, slots=True)

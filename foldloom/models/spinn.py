@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from foldloom.lazy import cell, lift
 from foldloom.models.training import UNLABELLED, Batch, ForOneExample, last_rows, total_cross_entropy
 from foldloom.models.tree_classifier import NumberedTree
 from foldloom.models.tree_lstm import State
+from foldloom.tracing import cell, lift
 
 SHIFT, REDUCE = 0, 1
 

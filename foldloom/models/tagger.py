@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from foldloom.lazy import cell
+from foldloom.graph.ragged import Ragged
 from foldloom.models.training import Batch, ForOneExample, total_cross_entropy
 from foldloom.models.words import WordTable
-from foldloom.ragged import Ragged
+from foldloom.tracing import cell
 
 Tags = npt.NDArray[np.int64]
 

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from foldloom.engine import Planned
-from foldloom.lazy import batch as together
-from foldloom.lazy import record
-from foldloom.recording import Recording
+from foldloom.execution.engine import Planned
+from foldloom.graph.recording import Recording
+from foldloom.tracing import batch as together
+from foldloom.tracing import record
 
 Batch = Sequence[Any] | Planned
 """Examples, or a plan of their recordings: ``fl.plan([model.record(example), ...])``."""

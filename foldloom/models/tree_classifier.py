@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from foldloom import blocks as fb
-from foldloom.blocks.planner import Planner
+from foldloom.blocks.compiler.planner import Planner
 from foldloom.data.structures import Expression, Tree
 from foldloom.data.vocabulary import Vocabulary
+from foldloom.graph.ragged import Ragged
+from foldloom.graph.recording import Recording
 from foldloom.models.training import UNLABELLED, Batch, Trainable, last_rows
-from foldloom.ragged import Ragged
-from foldloom.recording import Recording
 
 NumberedTree = tuple[Any, ...]
 

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from foldloom.data.molecules import ATOM_FEATURES, PAIR_FEATURES
 from foldloom.data.structures import Molecule
-from foldloom.lazy import cell
 from foldloom.models.training import Batch, ForOneExample
 from foldloom.models.weave import WeavePair
+from foldloom.tracing import cell
 
 Pairs = dict[tuple[int, int], Any]
 """By the numbers of the two atoms, the smaller one first; every atom is also paired with itself."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from foldloom.errors import BlockInputError, ExportedFileError
-from foldloom.recording import Recording
+from foldloom.graph.recording import Recording
 from foldloom.runtime.description import Array, Description
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.program import BlockProgram

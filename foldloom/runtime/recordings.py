@@ -10,7 +10,7 @@ import numpy as np
 
 from foldloom.errors import ExportedFileError
 from foldloom.graph import Graph, Op, Type
-from foldloom.recording import Recording, filled
+from foldloom.graph.recording import Recording, filled
 from foldloom.runtime.description import Description, OpOf, TypeOf
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.results import Rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foldloom.recording import map_items
+from foldloom.graph.recording import map_items
 from foldloom.runtime.recorder import Recorder, Value
 
 

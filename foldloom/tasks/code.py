@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from foldloom.collector import collector_resting
 from foldloom.data.python_source import OPERATORS, ExpressionReader, hide_operator, python_files, show_hidden
 from foldloom.data.structures import SourceExpression, SyntaxTree
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.errors import DataError
+from foldloom.execution.gc_pause import gc_paused
 from foldloom.models.child_sum_tree_lstm import ChildSumTreeLSTM, LabelledTree, kinds_of, numbered
 from foldloom.models.training import Trainable
 from foldloom.tasks.settings import Settings
@@ -92,7 +92,7 @@ class CodeTask(Task[HiddenOperator]):
         draw.shuffle(paths)
         parts: dict[str, list[HiddenOperator]] = {"train": [], "dev": [], "test": []}
         count = 0
-        with collector_resting():
+        with gc_paused():
             for number, path in enumerate(paths):
                 part = ("test", "dev")[number % 10] if number % 10 < 2 else "train"
                 for expression in _expressions(path, settings.largest):

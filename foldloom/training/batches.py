@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from foldloom.lazy import plan
 from foldloom.models.training import Batch, Trainable
+from foldloom.tracing import plan
 
 
 def batches_of_epoch(count: int, size: int, seed: int, epoch: int) -> list[list[int]]:

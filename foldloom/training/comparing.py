@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from foldloom.lazy import batch, one_by_one
 from foldloom.models.training import Trainable
-from foldloom.schedulers import Scheduler
+from foldloom.planning.schedulers import Scheduler
 from foldloom.tasks import Data, Task
+from foldloom.tracing import batch, one_by_one
 from foldloom.training.batches import Examples, batches_of_epoch
 from foldloom.training.run import task_and_data
 

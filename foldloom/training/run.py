@@ -13,10 +13,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import foldloom
 from foldloom.data.reading import installed
 from foldloom.errors import ArgumentError, DataError, RunError
 from foldloom.models.training import Trainable
@@ -93,7 +93,7 @@ class Run:
 
     def save_config(self) -> None:
         config = {
-            "foldloom": foldloom.__version__,
+            "foldloom": version("foldloom"),
             "task": self.task.name,
             "source": None if self.source is None else str(self.source.resolve()),
             "quick": self.quick,

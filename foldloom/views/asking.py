@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foldloom.engine import Planned
 from foldloom.errors import ArgumentError
 from foldloom.execution import Buffers, Kernel
+from foldloom.execution.engine import Planned
+from foldloom.execution.observer import Underway, observed_by
 from foldloom.graph import Graph, Ints, Op
-from foldloom.lazy import Batched, batch
-from foldloom.lazy.calls import function_named
-from foldloom.lazy.columns import Columns
-from foldloom.lazy.operations import is_function
-from foldloom.lazy.rules.fallback import NOT_BY_VMAP
-from foldloom.plan import Plan
-from foldloom.recording import Recording, merge_recordings
-from foldloom.schedulers import ByAgenda, ByDepth, Scheduler
-from foldloom.views.places import NotedNodes, PartsWatcher
+from foldloom.graph.recording import Recording, merge_recordings
+from foldloom.planning.plans import Plan
+from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
+from foldloom.tracing import Batched, batch
+from foldloom.tracing.functions.calls import function_named
+from foldloom.tracing.functions.kernels import is_function
+from foldloom.tracing.rules.fallback import NOT_BY_VMAP
+from foldloom.views.places import NotedNodes, PartsObserver
 from foldloom.views.survey import Part, Survey, survey_of_parts, survey_of_plan
-from foldloom.watching import watched_by
 
 
 def survey_of(target: Any, columns: Sequence[Any], scheduler: Scheduler | None) -> Survey:
@@ -60,7 +59,7 @@ def _compared(chosen: Scheduler) -> list[Scheduler]:
 
 def _survey_of_call(target: Any, columns: Sequence[Any], scheduler: Scheduler | None) -> Survey:
     asker = _Asker()
-    with watched_by(asker):
+    with observed_by(asker):
         try:
             _callable(target, scheduler)(*columns)
         except _SeenEnoughError:
@@ -93,15 +92,15 @@ class _SeenEnoughError(Exception):
     """Everything is recorded and nobody waits for values."""
 
 
-class _Asker(PartsWatcher):
+class _Asker(PartsObserver):
     """Keeps the parts of one batch, and stops it before what nobody waits for runs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[Part] = []
 
-    def nodes_of(self, columns: Columns) -> list[int]:
-        return NotedNodes(columns)
+    def nodes_of(self, underway: Underway) -> list[int]:
+        return NotedNodes(underway)
 
     def plans(self, recording: Recording, scheduler: Scheduler, earlier: Ints | None) -> None:
         self.parts.append(self.part_of(recording, scheduler, earlier)[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from foldloom.graph import Op
-from foldloom.schedulers import Scheduler
+from foldloom.planning.schedulers import Scheduler
 from foldloom.views.asking import ops_without_rule, survey_of
 from foldloom.views.reasons import Reason, reasons_of
 from foldloom.views.survey import Place, StepView, Survey

@@ -8,13 +8,12 @@ from itertools import compress
 from types import CodeType
 from typing import NamedTuple
 
+from foldloom.execution.observer import Observer, Underway
 from foldloom.graph import Graph, Ints
-from foldloom.lazy.columns import Columns
-from foldloom.lazy.scope import is_machinery, user_frame
-from foldloom.recording import Recording
-from foldloom.schedulers import ByDepth, Scheduler
+from foldloom.graph.recording import Recording
+from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.tracing.scope import is_machinery, user_frame
 from foldloom.views.survey import Part, Place
-from foldloom.watching import Watcher
 
 
 class _Line(NamedTuple):
@@ -41,16 +40,16 @@ def _place_of(line: _Line) -> Place | None:
 class NotedNodes(list[int]):
     """The op of each node in recording order, as the recorder keeps it; notes beside it who asked, and where."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, underway: Underway) -> None:
         super().__init__()
-        self.columns = columns
+        self.underway = underway
         self.examples: list[int] = []
         self._lines: list[_Line] = []
 
     def append(self, op: int) -> None:
         super().append(op)
         # The front end sets its example before it records anything for it.
-        self.examples.append(getattr(self.columns, "example", 0))
+        self.examples.append(getattr(self.underway, "example", 0))
         self._lines.append(self._line_of(op))
 
     def _line_of(self, op: int) -> _Line:
@@ -64,7 +63,7 @@ class NotedNodes(list[int]):
 
     def take(self, nodes: Ints) -> NotedNodes:
         """These nodes, in this order; the others remain."""
-        taken = NotedNodes(self.columns)
+        taken = NotedNodes(self.underway)
         numbers = nodes.tolist()
         taken.extend([self[number] for number in numbers])
         taken.examples = [self.examples[number] for number in numbers]
@@ -85,8 +84,8 @@ class NotedNodes(list[int]):
 class NotedOps(NotedNodes):
     """The same, with one line for all nodes of an op: for when recording is timed, because finding a line takes as long as recording."""
 
-    def __init__(self, columns: Columns) -> None:
-        super().__init__(columns)
+    def __init__(self, underway: Underway) -> None:
+        super().__init__(underway)
         self._line_of_op: dict[int, _Line] = {}
 
     def _line_of(self, op: int) -> _Line:
@@ -96,26 +95,26 @@ class NotedOps(NotedNodes):
         return line
 
 
-class PartsWatcher(Watcher):
-    """A watcher that knows of each part who asked for its nodes, and where."""
+class PartsObserver(Observer):
+    """An observer that knows of each part who asked for its nodes, and where."""
 
     def __init__(self) -> None:
         self.scheduler: Scheduler = ByDepth()
         self._noted: weakref.WeakKeyDictionary[Graph, NotedNodes] = weakref.WeakKeyDictionary()
-        self._left: weakref.WeakKeyDictionary[Columns, NotedNodes] = weakref.WeakKeyDictionary()
+        self._left: weakref.WeakKeyDictionary[Underway, NotedNodes] = weakref.WeakKeyDictionary()
         """What earlier parts of a batch have left for later ones."""
         self._demand: Place | None = None
 
     def recorded(self, recording: Recording, op_of_node: list[int], nodes: Ints | None = None) -> None:
         if not isinstance(op_of_node, NotedNodes):
             return
-        noted, columns = op_of_node, op_of_node.columns
+        noted, underway = op_of_node, op_of_node.underway
         if nodes is not None:
-            left = self._left.pop(columns, None) or NotedNodes(columns)
+            left = self._left.pop(underway, None) or NotedNodes(underway)
             left.add(noted)
             noted = left.take(nodes)
             if left:
-                self._left[columns] = left
+                self._left[underway] = left
         self._noted[recording.graph] = noted
 
     def demanded(self) -> None:

@@ -13,7 +13,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from foldloom.schedulers import ByAgenda, ByDepth
+from foldloom.execution.observer import observed_by
+from foldloom.planning.schedulers import ByAgenda, ByDepth
 from foldloom.views.advice import Advice, Costs, advice_for
 from foldloom.views.explaining import rows_in_words
 from foldloom.views.page import Page, page_of
@@ -31,7 +32,6 @@ from foldloom.views.timing import (
     Run,
     Timer,
 )
-from foldloom.watching import watched_by
 
 
 @dataclass
@@ -289,7 +289,7 @@ def profile() -> Iterator[Profile]:
     made = Profile()
     start = perf_counter()
     try:
-        with watched_by(made.timer):
+        with observed_by(made.timer):
             yield made
     finally:
         made.seconds = perf_counter() - start

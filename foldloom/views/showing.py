@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foldloom.schedulers import Scheduler
+from foldloom.planning.schedulers import Scheduler
 from foldloom.views.asking import survey_of
 from foldloom.views.page import Page, page_of
 

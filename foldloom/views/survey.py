@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from foldloom.graph import Graph, Ints, Op, Type, concatenate, starts_of
-from foldloom.placement import Placed, place
-from foldloom.plan import Access, Plan, Step
-from foldloom.schedulers import Scheduler
+from foldloom.planning.placement import Placed, place
+from foldloom.planning.plans import Access, Plan, Step
+from foldloom.planning.schedulers import Scheduler
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""A watcher that times what it is told of.
+"""An observer that times what it is told of.
 
 Forward, a step is timed around its kernel, and an exchange around itself. Backward there is no call of ours to stand around; but the
 exchanges of a plan are nodes of autograd's graph, which tell when they begin and end, and all that a step left in that graph runs
@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foldloom.engine import Planned
 from foldloom.execution import Buffers, Kernel
+from foldloom.execution.engine import Planned
+from foldloom.execution.observer import Underway
 from foldloom.graph import Ints, Op
-from foldloom.lazy.columns import Columns
-from foldloom.lazy.operations import how
-from foldloom.lazy.rules.fallback import ONE_BY_ONE
-from foldloom.plan import Plan, Read, Write
-from foldloom.ragged import Ragged
-from foldloom.recording import Recording
-from foldloom.schedulers import Scheduler
-from foldloom.views.places import NotedNodes, NotedOps, PartsWatcher
+from foldloom.graph.ragged import Ragged
+from foldloom.graph.recording import Recording
+from foldloom.planning.plans import Plan, Read, Write
+from foldloom.planning.schedulers import Scheduler
+from foldloom.tracing.functions.kernels import how
+from foldloom.tracing.rules.fallback import ONE_BY_ONE
+from foldloom.views.places import NotedNodes, NotedOps, PartsObserver
 from foldloom.views.survey import Part
 
 RECORDING, PLANNING, FORWARD, GATHERS, BACKWARD, BACKWARD_GATHERS = (
@@ -146,7 +146,7 @@ def _timed_kernel(kernel: Kernel, timed: _Timed) -> Kernel:
     return made
 
 
-class Timer(PartsWatcher):
+class Timer(PartsObserver):
     """Keeps every run with its times, and the user's lines."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class Timer(PartsWatcher):
         self.runs_so_far: list[Run] = []
         self.backward = _Backward(self.spans)
         self.without_rule: dict[Op, str] = {}
-        self._batch_of_columns: weakref.WeakKeyDictionary[Columns, int] = weakref.WeakKeyDictionary()
+        self._batch_of_underway: weakref.WeakKeyDictionary[Underway, int] = weakref.WeakKeyDictionary()
         self._batches = 0
         self._recording_since: float | None = None
         self._planning_since = 0.0
@@ -163,9 +163,9 @@ class Timer(PartsWatcher):
         self._kernels: Sequence[Kernel | None] = ()
         self._ready: weakref.WeakKeyDictionary[Plan, tuple[int, Part]] = weakref.WeakKeyDictionary()
 
-    def nodes_of(self, columns: Columns) -> list[int]:
+    def nodes_of(self, underway: Underway) -> list[int]:
         self._recording_since = perf_counter()
-        return NotedOps(columns)
+        return NotedOps(underway)
 
     def recorded(self, recording: Recording, op_of_node: list[int], nodes: Ints | None = None) -> None:
         if self._recording_since is not None:
@@ -180,11 +180,11 @@ class Timer(PartsWatcher):
 
     def _batch_of(self, noted: NotedNodes | None) -> int:
         """Parts that were recorded by one recorder are one batch; what was recorded before is one in itself."""
-        known = None if noted is None else self._batch_of_columns.get(noted.columns)
+        known = None if noted is None else self._batch_of_underway.get(noted.underway)
         if known is None:
             known, self._batches = self._batches, self._batches + 1
             if noted is not None:
-                self._batch_of_columns[noted.columns] = known
+                self._batch_of_underway[noted.underway] = known
         return known
 
     def planned(self, planned: Planned) -> None:

@@ -388,7 +388,7 @@ class Refuse:
         if name.partition(".")[0] in ("torch", "greenlet", "onnx"):
             raise ImportError(f"{name} is not here")
 sys.meta_path.insert(0, Refuse())
-from foldloom.entry import main
+from foldloom.cli.entry import main
 main(["predict", "--model", sys.argv[1], *sys.argv[2:]])
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from foldloom import cli
+from foldloom.cli import commands as cli
 from foldloom.errors import RunError
 from foldloom.training import Run, train
 from foldloom.training.trainer import Trainer

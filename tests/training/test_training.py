@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from foldloom import cli, entry
+from foldloom.cli import commands as cli
+from foldloom.cli import entry
 from foldloom.data import TaggedSentence
 from foldloom.errors import ArgumentError, DataError, RunError
-from foldloom.schedulers import ByAgenda
+from foldloom.planning.schedulers import ByAgenda
 from foldloom.tasks import TASKS, Data
 from foldloom.training import Run, train
 from foldloom.training.batches import batches_of_epoch

@@ -14,8 +14,8 @@ import torch
 import foldloom as fl
 from foldloom import models
 from foldloom.errors import ArgumentError
-from foldloom.lazy.cell import Cell
-from foldloom.recording import merge_recordings
+from foldloom.graph.recording import merge_recordings
+from foldloom.tracing.cells.core import Cell
 from tests.views.programs import (
     TREES,
     Attention,

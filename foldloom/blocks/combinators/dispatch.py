@@ -1,0 +1,286 @@
+"""One of several blocks, chosen by the data; and blocks that contain themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from foldloom.blocks.block import Block
+from foldloom.blocks.combinators.computing import zeros_of
+from foldloom.blocks.combinators.inputs import InputTransform
+from foldloom.blocks.combinators.items import takes_nothing
+from foldloom.blocks.compiler.codegen import Page, Written
+from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.compiler.planner import Portable
+from foldloom.blocks.copying import Copyable, Fresh
+from foldloom.blocks.inference import Unknown, known
+from foldloom.blocks.printing import expression, shortened
+from foldloom.blocks.types import BlockType, PyObjectType, convert_to_type
+from foldloom.errors import WiringError
+from foldloom.tracing.scope import user_line
+
+_FEW = 8
+"""So many cases are looked through one by one; where there are more, each has a function."""
+
+
+class OneOf(Written, Block):
+    """The block that stands under the key of the input.
+
+    The key comes from a Python function of the input, or from a block that gives a Python object. With ``pre_block`` the chosen
+    block gets what that makes of the input, and otherwise the input itself. All cases take one type and give one type.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> number = fb.Scalar()
+    >>> fb.OneOf(lambda x: x < 0, {True: number >> fb.Function(torch.neg), False: number}).eval(-3)
+    tensor(3.)
+    """
+
+    def __init__(
+        self,
+        key_fn: Callable[[Any], Any] | Block,
+        case_blocks: Mapping[Any, Any] | Sequence[Any],
+        pre_block: Any = None,
+    ) -> None:
+        cases = case_blocks if isinstance(case_blocks, Mapping) else dict(enumerate(case_blocks))
+        if not cases:
+            raise WiringError(
+                f"fb.OneOf has no cases to choose from: give it a dict from keys to blocks\n  at {user_line()}"
+            )
+        self._key = self.adopt(".key_fn", key_fn if isinstance(key_fn, Block) else InputTransform(key_fn))
+        self._pre = None if pre_block is None else self.adopt(".pre_block", pre_block)
+        self._cases = {key: self.adopt(f"[{key!r}]", block) for key, block in cases.items()}
+        self.settle()
+
+    def _infer(self) -> None:
+        key, pre = self._key, self._pre
+        key.fit(
+            self.takes,
+            key.takes,
+            lambda takes, wants: f"{shortened(self)} takes {takes}, but its key is found from {wants}",
+        )
+        key.fit(
+            PyObjectType(),
+            key.gives,
+            lambda _, gives: f"the key of {shortened(self)} is a Python object, but {shortened(key)} gives {gives}",
+        )
+        chosen_takes = self.takes
+        if pre is not None:
+            pre.fit(
+                self.takes,
+                pre.takes,
+                lambda takes, wants: f"{shortened(self)} takes {takes}, but its pre_block takes {wants}",
+            )
+            chosen_takes = pre.gives
+        for name, case in self._cases.items():
+            case.fit(
+                chosen_takes,
+                case.takes,
+                lambda one, other, name=name: (
+                    f"the cases of {shortened(self)} get {one}, but case {name!r} takes {other}"
+                ),  # type: ignore[misc]
+            )
+            case.fit(
+                self.gives,
+                case.gives,
+                lambda one, other, name=name: (  # type: ignore[misc]
+                    f"all cases of {shortened(self)} must give one type: others give {one}, case {name!r} gives {other}"
+                ),
+            )
+
+    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+        before = [self._key] if self._pre is None else [self._key, self._pre]
+        return any(part.certainly_meets(goal, seen) for part in before) or all(
+            case.certainly_meets(goal, set(seen)) for case in self._cases.values()
+        )
+
+    def write(self, page: Page, value: str) -> str:
+        key = page.block(self._key, value)
+        if len(self._cases) > _FEW:
+            cases: Any = {name: page.lower(case) for name, case in self._cases.items()}
+            return page.assign(f"{self._found(page, key, cases)}({self._prepared(page, value)})")
+        case = self._found(page, key, {name: number for number, name in enumerate(self._cases)})
+        prepared, result = self._prepared(page, value), page.lower.new_name("value")
+        for number, block in enumerate(self._cases.values()):
+            page.line(f"{'elif' if number else 'if'} {case} == {number}:")
+            with page.indented():
+                page.line(f"{result} = {page.block(block, prepared)}")
+        return result
+
+    def _prepared(self, page: Page, value: str) -> str:
+        return value if self._pre is None else page.block(self._pre, value)
+
+    def _found(self, page: Page, key: str, cases: dict[Any, Any]) -> str:
+        """What stands under the key."""
+        found = page.lower.new_name("case")
+        page.line(f"try: {found} = {page.name(cases, 'cases')}[{key}]")
+        page.line(
+            f"except (KeyError, TypeError) as error: raise {page.name(self._no_case, 'no_case')}({key}) from error"
+        )
+        return found
+
+    def _no_case(self, key: Any) -> Exception:
+        return self.missing_key(
+            f"{shortened(self)} has no case for the key {key!r:.60}; it has {', '.join(map(repr, self._cases))}"
+        )
+
+
+class Optional(Block):
+    """A Python object through a block, or if it is None, what another block gives of nothing: zeros, unless given."""
+
+    def __init__(self, some_case: Any, none_case: Any = None) -> None:
+        self._some = self.adopt(".some_case", some_case)
+        self._none = None if none_case is None else self.adopt(".none_case", none_case)
+        self.takes = PyObjectType()
+        self.gives = self._some.gives
+        self.settle()
+
+    def _infer(self) -> None:
+        some, none = self._some, self._none
+        some.fit(
+            PyObjectType(),
+            some.takes,
+            lambda _, takes: f"{shortened(self)} passes on a Python object, but {shortened(some)} takes {takes}",
+        )
+        if none is not None:
+            takes_nothing(none)
+            none.fit(
+                some.gives,
+                none.gives,
+                lambda one, other: f"{shortened(self)} gives {one}, but for None it would give {other}",
+            )
+
+    def lowered(self, lower: Lowering) -> Run:
+        some = lower(self._some)
+        if self._none is None:
+            zeros = zeros_of(known(self.gives), lower)
+            return lambda value: zeros if value is None else some(value)
+        none = lower(self._none)
+        return lambda value: none(None) if value is None else some(value)
+
+
+class ForwardDeclaration(Copyable, Portable):
+    """A block that is used before it is made, so that it can contain itself.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> tree = fb.ForwardDeclaration()
+    >>> total = fb.OneOf(lambda x: isinstance(x, int), {
+    ...     True: fb.Scalar(),
+    ...     False: fb.Record((tree(), tree())) >> fb.Function(torch.add),
+    ... })
+    >>> tree.resolve_to(total)
+    >>> total.eval(((1, 2), 3))
+    tensor(6.)
+    """
+
+    def __init__(self, input_type: Any = None, output_type: Any = None) -> None:
+        given = {"input_type": input_type, "output_type": output_type}
+        self._arguments = {name: type for name, type in given.items() if type is not None}
+        self._line = user_line()
+        self.takes: BlockType = Unknown() if input_type is None else convert_to_type(input_type)
+        self.gives: BlockType = Unknown() if output_type is None else convert_to_type(output_type)
+        self.resolved: Block | None = None
+
+    def __call__(self) -> Block:
+        """The block in a place where it is used."""
+        if self.resolved is not None:
+            raise WiringError(
+                f"{self!r} is resolved already: use the block it was resolved to, {shortened(self.resolved)}, in its place\n  at {user_line()}"
+            )
+        return Reference(self)
+
+    def resolve_to(self, block: Any) -> None:
+        """Say which block it is."""
+        if self.resolved is not None:
+            raise WiringError(f"{self!r} is resolved already, to {shortened(self.resolved)}\n  at {user_line()}")
+        resolved = _Resolution(self, block)
+        if resolved.certainly_meets(self, set()):
+            raise WiringError(
+                f"{self!r} would be resolved to {shortened(resolved.block)}, which needs itself whatever the input is: it would never end. Some "
+                f"case of an fb.OneOf, fb.Optional or fb.Map must do without\n  at {user_line()}"
+            )
+        self.resolved = resolved.block
+
+    def copied(self, fresh: Fresh) -> ForwardDeclaration:
+        made = ForwardDeclaration(**self._arguments)
+        fresh.remember(self, made)
+        if self.resolved is not None:
+            made.resolve_to(fresh(self.resolved))
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "takes": known(self.takes), "gives": known(self.gives)}
+
+    def state_without_weights(self) -> dict[str, Any]:
+        return self.__getstate__()
+
+    def __repr__(self) -> str:
+        if "input_type" in self._arguments:
+            return expression("ForwardDeclaration", list(self._arguments.values()), {})
+        return expression("ForwardDeclaration", [], self._arguments)
+
+
+class _Resolution(Block):
+    """Ties a declaration to the block that it turns out to be."""
+
+    def __init__(self, declaration: ForwardDeclaration, block: Any) -> None:
+        self.block = self.adopt("", block)
+        self.takes, self.gives = declaration.takes, declaration.gives
+        self._declaration = declaration
+        self.settle()
+
+    def _infer(self) -> None:
+        block, declaration = self.block, self._declaration
+        block.fit(
+            self.takes,
+            block.takes,
+            lambda one, other: (
+                f"{declaration!r} takes {one}, but is resolved to {shortened(block)}, which takes {other}"
+            ),
+        )
+        block.fit(
+            self.gives,
+            block.gives,
+            lambda one, other: (
+                f"{declaration!r} gives {one}, but is resolved to {shortened(block)}, which gives {other}"
+            ),
+        )
+
+    def certain_parts(self) -> Iterable[Block]:
+        return (self.block,)
+
+    def lowered(self, lower: Lowering) -> Run:
+        return lower(self.block)
+
+
+class Reference(Written, Block):
+    """A declared block in one place where it is used."""
+
+    def __init__(self, declaration: ForwardDeclaration) -> None:
+        self.declaration = declaration
+        self.takes, self.gives = declaration.takes, declaration.gives
+
+    @property
+    def parts(self) -> Sequence[tuple[str, Block]]:
+        return [] if self.declaration.resolved is None else [("()", self.declaration.resolved)]
+
+    def check_wiring(self) -> None:
+        if self.declaration.resolved is None:
+            raise self.wiring_error(
+                f"{self.declaration!r}, made at {self.declaration._line}, was never resolved: write `declaration.resolve_to(block)`"
+            )
+
+    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+        resolved = self.declaration.resolved
+        return self.declaration is goal or (resolved is not None and resolved.certainly_meets(goal, seen))
+
+    def write(self, page: Page, value: str) -> str:
+        assert self.declaration.resolved is not None
+        return page.assign(f"{page.lower.name_of(self.declaration.resolved)}({value})")
+
+    def copied(self, fresh: Fresh) -> Reference:
+        return Reference(fresh(self.declaration))
+
+    def __repr__(self) -> str:
+        return f"{self.declaration!r}()"

@@ -1,0 +1,198 @@
+"""Sequences reduced to one value, and sequences with a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from foldloom.blocks.block import Block, Pipe
+from foldloom.blocks.combinators.composition import AllOf
+from foldloom.blocks.combinators.computing import Function, zeros_of
+from foldloom.blocks.combinators.items import Length, element_of, refuse_endless, takes_nothing
+from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.inference import Unknown, known, unknowns
+from foldloom.blocks.printing import shortened
+from foldloom.blocks.types import SequenceType, TupleType
+
+
+def reduced(values: Sequence[Any], combine: Run) -> Any:
+    """Neighbours combined, and what comes of it combined again, until one is left: as many levels as the logarithm of the
+    number of values. An odd one at the end goes up a level as it is."""
+    level = values
+    while len(level) > 1:
+        pairs = [combine(pair) for pair in zip(level[::2], level[1::2], strict=False)]
+        level = [*pairs, level[-1]] if len(level) % 2 else pairs
+    return level[0]
+
+
+class Reduce(Block):
+    """Neighbours combined pair by pair, level by level, until one is left. An empty sequence gives the default, or zeros.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Reduce(fb.Function(torch.sub))).eval([8, 4, 1])
+    tensor(3.)
+    """
+
+    def __init__(self, combine_block: Any, default_block: Any = None) -> None:
+        self._combine = self.adopt(".combine", combine_block)
+        self._default = None if default_block is None else self.adopt(".default", default_block)
+        self.settle()
+
+    def _infer(self) -> None:
+        combine, default, one = self._combine, self._default, self.gives
+        combine.fit(
+            TupleType(one, one),
+            combine.takes,
+            lambda pair, takes: (
+                f"{shortened(self)} combines two of a kind, that is {pair}, but {shortened(combine)} takes {takes}"
+            ),
+        )
+        combine.fit(
+            one,
+            combine.gives,
+            lambda wanted, gives: f"{shortened(self)} is to give {wanted}, but {shortened(combine)} gives {gives}",
+        )
+        if default is not None:
+            takes_nothing(default)
+            default.fit(
+                one,
+                default.gives,
+                lambda wanted, gives: f"{shortened(self)} gives {wanted}, but its default is {gives}",
+            )
+        element = element_of(self, self.takes, self._infer)
+        if element is not None:
+            refuse_endless(self, self.takes)
+            self.fit(
+                element,
+                one,
+                lambda elements, combined: (
+                    f"{shortened(self)} gets elements of {elements}, but combines them to {combined}"
+                ),
+            )
+
+    def lowered(self, lower: Lowering) -> Run:
+        combine = lower(self._combine)
+        if self._default is None:
+            zeros = zeros_of(known(self.gives), lower)
+            return lambda values: reduced(values, combine) if values else zeros
+        default = lower(self._default)
+        return lambda values: reduced(values, combine) if values else default(None)
+
+
+class Sum(Reduce):
+    """The sum of a sequence of tensors; zeros if it is empty."""
+
+    def __init__(self) -> None:
+        super().__init__(Function(torch.add))
+
+
+class Min(Reduce):
+    """The smallest, number by number, of a sequence of tensors; zeros if it is empty."""
+
+    def __init__(self) -> None:
+        super().__init__(Function(torch.minimum))
+
+
+class Max(Reduce):
+    """The largest, number by number, of a sequence of tensors; zeros if it is empty."""
+
+    def __init__(self) -> None:
+        super().__init__(Function(torch.maximum))
+
+
+def _divided(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    return total / count.clamp(min=1).to(total.dtype).view(-1, *[1] * (total.ndim - 1))
+
+
+class Mean(Pipe):
+    """The mean of a sequence of tensors; zeros if it is empty."""
+
+    def __init__(self) -> None:
+        super().__init__(AllOf(Sum(), Length("int64")), Function(_divided))
+
+    def __repr__(self) -> str:
+        return Block.__repr__(self)
+
+
+class RNN(Block):
+    """A cell along a sequence: it takes the pair of an element and a state, and gives the pair of an output and the next state.
+
+    Gives the pair of the sequence of outputs and the last state; of an empty sequence, nothing and the initial state. That is zeros
+    unless given, or with ``initial_state_from_input=True`` comes beside the sequence.
+    """
+
+    def __init__(self, cell: Any, initial_state: Any = None, initial_state_from_input: bool = False) -> None:
+        self._cell = self.adopt(".cell", cell)
+        self._initial = None if initial_state is None else self.adopt(".initial_state", initial_state)
+        self._from_input = initial_state_from_input
+        if initial_state is not None and initial_state_from_input:
+            raise self.wiring_error(
+                f"{shortened(self)} has an initial state and is to read one from its input: leave one of them out"
+            )
+        self._sequence, self._element, self._out, self._state = Unknown(), Unknown(), Unknown(), Unknown()
+        self.takes = TupleType(self._sequence, self._state) if initial_state_from_input else self._sequence
+        self.gives = TupleType(SequenceType(self._out), self._state)
+        self.settle()
+
+    def _infer(self) -> None:
+        cell, initial = self._cell, self._initial
+        cell.fit(
+            TupleType(self._element, self._state),
+            cell.takes,
+            lambda one, takes: (
+                f"{shortened(self)} calls {shortened(cell)} with (element, state), that is {one}, but it takes {takes}"
+            ),
+        )
+        cell.fit(
+            TupleType(self._out, self._state),
+            cell.gives,
+            lambda one, gives: (
+                f"{shortened(self)} needs (output, state), that is {one}, of {shortened(cell)}, which gives {gives}"
+            ),
+        )
+        if initial is not None:
+            takes_nothing(initial)
+            initial.fit(
+                self._state,
+                initial.gives,
+                lambda state, gives: f"the state of {shortened(self)} is {state}, but it starts with {gives}",
+            )
+        element = element_of(self, self._sequence, self._infer, self._element)
+        if element is None:
+            return
+        refuse_endless(self, self._sequence)
+        self.fit(
+            element,
+            self._element,
+            lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(cell)} takes {other}",
+        )
+
+    def check_types(self) -> None:
+        if unknowns(self._state):
+            raise self.type_error(
+                f"it cannot be inferred what the state of {shortened(self)} is, because its cell both takes and gives it. Say what it "
+                "starts with: fb.RNN(cell, initial_state=fb.Zeros(...))"
+            )
+
+    def certain_parts(self) -> Iterable[Block]:
+        return () if self._initial is None else (self._initial,)
+
+    def lowered(self, lower: Lowering) -> Run:
+        cell = lower(self._cell)
+
+        def along(values: Any, state: Any) -> tuple[list[Any], Any]:
+            outputs = []
+            for value in values:
+                output, state = cell((value, state))
+                outputs.append(output)
+            return outputs, state
+
+        if self._from_input:
+            return lambda pair: along(*pair)
+        if self._initial is not None:
+            initial = lower(self._initial)
+            return lambda values: along(values, initial(None))
+        zeros = zeros_of(known(self._state), lower)
+        return lambda values: along(values, zeros)

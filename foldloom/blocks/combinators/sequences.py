@@ -1,0 +1,185 @@
+"""Blocks over sequences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from foldloom.blocks.block import Block, Pipe
+from foldloom.blocks.combinators.items import element_of, refuse_endless, takes_nothing
+from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.inference import Unknown, head, known, wait_for_head
+from foldloom.blocks.printing import shortened
+from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, SequenceType, TupleType
+from foldloom.errors import WiringError
+from foldloom.tracing.scope import user_line
+
+
+class Map(Block):
+    """The block applied to every element.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Map(fb.Scalar()).eval([1, 2])
+    [tensor(1.), tensor(2.)]
+    """
+
+    def __init__(self, elem_block: Any) -> None:
+        self._element = self.adopt(".element", elem_block)
+        self.settle()
+
+    def _infer(self) -> None:
+        inner = self._element
+        element = element_of(self, self.takes, self._infer, inner.takes)
+        if element is None:
+            return
+        inner.fit(
+            element,
+            inner.takes,
+            lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(inner)} takes {other}",
+        )
+        kind = BroadcastSequenceType if isinstance(head(self.takes), BroadcastSequenceType) else SequenceType
+        self.give(kind(inner.gives))
+
+    def lowered(self, lower: Lowering) -> Run:
+        run = lower(self._element)
+        if isinstance(head(self.takes), BroadcastSequenceType):
+            return run
+        return lambda values: [run(value) for value in values]
+
+
+class Broadcast(Block):
+    """A value as an endless sequence of itself, to go beside the elements of another: ``fb.Zip()`` ends with the shortest."""
+
+    def __init__(self) -> None:
+        self.gives = BroadcastSequenceType(self.takes)
+
+    def lowered(self, lower: Lowering) -> Run:
+        return lambda value: value
+
+
+class Zip(Block):
+    """From a tuple of sequences the sequence of tuples, as long as the shortest."""
+
+    def __init__(self) -> None:
+        self.settle()
+
+    def _infer(self) -> None:
+        if wait_for_head(self.takes, self._infer):
+            return
+        takes = head(self.takes)
+        if isinstance(takes, PyObjectType):
+            self.give(takes)
+            return
+        if not isinstance(takes, TupleType):
+            raise self.type_error(f"{shortened(self)} takes a tuple of sequences, not {known(takes)}")
+        elements = [element_of(self, item, self._infer) for item in takes.items]
+        if any(element is None for element in elements):
+            return
+        kind = BroadcastSequenceType if all(self._endless(takes)) and elements else SequenceType
+        self.give(kind(TupleType([element for element in elements if element is not None])))
+
+    @staticmethod
+    def _endless(takes: BlockType) -> list[bool]:
+        return [isinstance(head(item), BroadcastSequenceType) for item in takes.parts]
+
+    def lowered(self, lower: Lowering) -> Run:
+        endless = self._endless(head(self.takes))
+        if not any(endless):
+            return lambda sequences: list(zip(*sequences, strict=False))
+        if all(endless):
+            return tuple
+
+        def run(values: Any) -> Any:
+            sequences = [
+                itertools.repeat(value) if ends else value for value, ends in zip(values, endless, strict=True)
+            ]
+            return list(zip(*sequences, strict=False))
+
+        return run
+
+
+class ZipWith(Pipe):
+    """``fb.Zip() >> fb.Map(block)``: the block applied to the first elements of all sequences, to the second, and so on."""
+
+    def __init__(self, elem_block: Any) -> None:
+        super().__init__(Zip(), Map(elem_block))
+
+    def __repr__(self) -> str:
+        return Block.__repr__(self)
+
+
+class NGrams(Block):
+    """All runs of ``n`` neighbours, without padding: ``n - 1`` fewer than elements."""
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise WiringError(f"fb.NGrams({n}) would be runs of {n} elements: there is none\n  at {user_line()}")
+        self._n = n
+        self.settle()
+
+    def _infer(self) -> None:
+        element = element_of(self, self.takes, self._infer)
+        if element is None:
+            return
+        refuse_endless(self, self.takes)
+        self.give(SequenceType(TupleType([element] * self._n)))
+
+    def lowered(self, lower: Lowering) -> Run:
+        starts = range(self._n)
+        return lambda values: list(zip(*[values[start:] for start in starts], strict=False))
+
+
+class Fold(Block):
+    """From the left: ``combine_block`` takes the pair of the state so far and the next element, and gives the next state. An empty
+    sequence gives the start."""
+
+    def __init__(self, combine_block: Any, start_block: Any) -> None:
+        self._combine, self._start = self.adopt(".combine", combine_block), self.adopt(".start", start_block)
+        self._elements: BlockType = Unknown()
+        self.settle()
+
+    def _infer(self) -> None:
+        state = self.gives
+        combine, start = self._combine, self._start
+        takes_nothing(start)
+        combine.fit(
+            TupleType(state, self._elements),
+            combine.takes,
+            lambda one, other: (
+                f"{shortened(self)} calls {shortened(combine)} with (state, element), that is {one}, but it takes {other}"
+            ),
+        )
+        start.fit(
+            state,
+            start.gives,
+            lambda one, other: f"the state of {shortened(self)} is {one}, but it starts with {other}",
+        )
+        combine.fit(
+            state,
+            combine.gives,
+            lambda one, other: f"the state of {shortened(self)} is {one}, but {shortened(combine)} gives {other}",
+        )
+        element = element_of(self, self.takes, self._infer, self._elements)
+        if element is None:
+            return
+        refuse_endless(self, self.takes)
+        self.fit(
+            element,
+            self._elements,
+            lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(combine)} takes {other}",
+        )
+
+    def certain_parts(self) -> Iterable[Block]:
+        return (self._start,)
+
+    def lowered(self, lower: Lowering) -> Run:
+        combine, start = lower(self._combine), lower(self._start)
+
+        def run(values: Any) -> Any:
+            state = start(None)
+            for value in values:
+                state = combine((state, value))
+            return state
+
+        return run

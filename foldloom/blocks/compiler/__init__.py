@@ -1,0 +1,1 @@
+"""From a block to a module: lowered to Python functions, checked, and run."""

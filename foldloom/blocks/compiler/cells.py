@@ -1,0 +1,116 @@
+"""The cells of blocks: one for each function, under a name in its model."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import types
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+
+from foldloom.blocks.types import BlockType, TupleType
+from foldloom.errors import BlockError
+from foldloom.graph import Type
+from foldloom.tracing.cells.core import Cell, Settings, Signature
+from foldloom.tracing.cells.nesting import Nesting
+
+
+class FlatCell(Cell):
+    """A cell that is called with the parts of nested tuples and hands its function the tuples: taking them apart here, where
+    the types are known, is much cheaper than in the recorder, where they are not."""
+
+    def __init__(self, function: Callable[..., Any], arguments: TupleType) -> None:
+        super().__init__(function)
+        self._arguments = arguments
+
+    def call_batched(self, *parts: Any, **settings: Any) -> Any:
+        return super().call_batched(*self._arguments.unflatten(parts), **settings)
+
+
+def cell_key(function: Callable[..., Any], nesting: BlockType | None) -> Hashable:
+    """Blocks of equal keys share a cell, and so their calls run together."""
+    if isinstance(function, types.MethodType):  # a new object every time one looks
+        return (id(function.__self__), function.__func__, nesting)
+    return (id(function), nesting)
+
+
+class NamedCell(Cell):
+    """What a cell shows of itself while recording: its name in the model, and what its calls give. Without weights, so that
+    recordings can be made where there are none; what it was never asked before, it asks the cell itself."""
+
+    def __init__(self, name: str, label: str, cell: Cell | None = None) -> None:
+        super().__init__(_unreachable)
+        self.label = label
+        self.name = name
+        self.__dict__["cell"] = cell  # not as a child, whose weights would be its own
+        self._known: dict[Hashable, tuple[Signature | None, Signature]] = {}
+        self._packed_cell: bytes | None = None
+
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
+        key = (types, nesting, settings)
+        last, named = self._known.get(key, (None, None))
+        cell = self.__dict__["cell"]
+        if cell is None and named is None:
+            cell = self.__dict__["cell"] = self._unpacked(types)
+        if cell is None:
+            assert named is not None
+            return named
+        found = cell.signature(types, nesting, settings)
+        if named is None or found is not last:
+            named = Signature(replace(found.op, key=self.name), found.returns)
+            self._known[key] = (found, named)
+        return named
+
+    def packed(self, cell: bytes | None) -> Packed:
+        """What makes one like it in another process, where ``cell`` is the cell itself, without weights, if it can travel."""
+        known = {key: (None, named) for key, (_, named) in self._known.items()}
+        return self.name, self.label, known, cell
+
+    @classmethod
+    def unpacked(cls, name: str, label: str, known: dict[Hashable, tuple[None, Signature]], cell: bytes | None) -> Self:
+        self = cls(name, label)
+        self._known.update(known)
+        self._packed_cell = cell
+        return self
+
+    def _unpacked(self, types: tuple[Type, ...]) -> Cell:
+        if self._packed_cell is None:
+            raise BlockError(
+                f"cell {self.label} meets ({', '.join(map(repr, types))}) for the first time in a process that it cannot be sent to, "
+                "because its function is not importable. Write it with `def` at the top of a module, or record one such example "
+                "before the workers start: `model.record(example)`"
+            )
+        cell = pickle.loads(self._packed_cell)
+        assert isinstance(cell, Cell)
+        return cell
+
+
+Packed = tuple[str, str, dict[Hashable, tuple[None, Signature]], bytes | None]
+
+
+def _unreachable(*_: Any) -> Any:
+    raise BlockError("a cell without weights was run; run plans with the model that made them")
+
+
+class ModuleNames:
+    """Puts modules into a dict, each under a name of its own, with a number from the second on."""
+
+    def __init__(self, modules: torch.nn.ModuleDict) -> None:
+        self._modules = modules
+
+    def add(self, label: str, module: torch.nn.Module) -> str:
+        stem = re.sub(r"\W", "", label) or "cell"
+        name = next(name for name in _numbered(stem) if not hasattr(self._modules, name))
+        self._modules[name] = module
+        return name
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    number = 2
+    while True:
+        yield f"{stem}_{number}"
+        number += 1

@@ -1,0 +1,39 @@
+"""The command ``foldloom``. What runs exported models needs no torch and does not wait for it; all else is in `commands`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from foldloom.runtime import predicting
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] != ["predict"]:
+        _need_torch()
+        from foldloom.cli import commands
+
+        commands.main(given)
+        return
+    parser = argparse.ArgumentParser(prog="foldloom")
+    predicting.add_command(parser.add_subparsers(required=True, metavar="COMMAND"), _open_run)
+    options = parser.parse_args(given)
+    options.command(options)
+
+
+def _open_run(folder: Path, threads: int) -> predicting.Predictor:
+    _need_torch()
+    from foldloom.training.answering import TrainedModel
+
+    return TrainedModel.of(folder, threads)
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(
+            "foldloom: without torch there is only `foldloom predict --model FILE`; all else needs `pip install 'foldloom[torch]'`"
+        )

@@ -1,0 +1,153 @@
+"""Joins the rooms: a recording is scheduled and placed, then run. The engine knows graphs, never cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from foldloom.execution import Buffers, Kernel, run_plan
+from foldloom.execution.kernels import without_drawing
+from foldloom.execution.observer import observing
+from foldloom.graph import EARLIER, Ints, Op, Type
+from foldloom.graph.recording import Column, Recording, refuse_tracked
+from foldloom.planning.cse import shared
+from foldloom.planning.placement import Placed, place
+from foldloom.planning.plans import Plan, Statistics
+from foldloom.planning.schedulers import Scheduler
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A batch that is ready to run: the plan, its inputs in the order in which it places them, and the nesting of the
+    results. Pickles; made in one process, it can run in another."""
+
+    plan: Plan
+    inputs: tuple[Column, ...]
+    results: tuple[Any, ...]
+    shared_ops: frozenset[int] = frozenset()
+    """Ops some of whose calls were asked for by several nodes, and are computed once."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_tracked(self.plan.ops)
+        return self.__dict__
+
+    def statistics(self) -> Statistics:
+        return self.plan.statistics()
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __str__(self) -> str:
+        return f"{len(self)} examples: {self.plan.statistics()}"
+
+
+class Session:
+    """A batch that runs in parts, because what is asked next depends on what was computed before."""
+
+    def __init__(self, scheduler: Scheduler, device: torch.device) -> None:
+        self._scheduler = scheduler
+        self._device = device
+        self._placed = Placed()
+        self._buffers = Buffers(device)
+        self.plans: list[Plan] = []
+
+    def run(
+        self, part: Recording, earlier: Ints, kernels: Sequence[Kernel | None]
+    ) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before."""
+        planned = prepare(part, self._scheduler, self._placed, earlier)
+        self.plans.append(planned.plan)
+        return planned, execute(planned, kernels, self._device, self._buffers)
+
+    @property
+    def arena_of_value(self) -> Ints:
+        """Where the values of all parts so far are."""
+        return self._placed.arena_of_value
+
+    @property
+    def earlier_ops(self) -> list[Op]:
+        """For each arena, the op of values that come from it."""
+        return [_earlier_op(type) for type, _ in self._placed.arenas]
+
+    def row(self, value: int) -> torch.Tensor:
+        """A value that has been computed, without its gradient."""
+        return self._buffers.row(int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value]))
+
+    def rows(self, values: Sequence[int]) -> torch.Tensor:
+        """Several of one type, stacked."""
+        arena = int(self._placed.arena_of_value[values[0]])
+        return self._buffers.rows(arena, self._placed.row_of_value[np.array(values)])
+
+    def number(self, value: int) -> Any:
+        """A value that is one number, as Python's."""
+        return self._buffers.number(self._placed.arena_of_value.item(value), self._placed.row_of_value.item(value))
+
+
+@cache
+def _earlier_op(type: Type) -> Op:
+    return Op(EARLIER, (), (type,))
+
+
+def prepare(
+    recording: Recording, scheduler: Scheduler, placed: Placed | None = None, earlier: Ints | None = None
+) -> Planned:
+    observer = observing.observer
+    if observer is not None:
+        observer.plans(recording, scheduler, earlier)
+    shared_ops: frozenset[int] = frozenset()
+    if placed is None:
+        recording, shared_ops = shared(recording)
+    graph = recording.graph
+    plan = place(graph, scheduler.schedule(graph), placed, earlier)
+    inputs: list[Column] = []
+    start = 0
+    for column in recording.inputs:
+        inputs.append(_reorder(column, plan.input_order[start : start + len(column)]))
+        start += len(column)
+    planned = Planned(plan, tuple(inputs), recording.results, shared_ops)
+    if observer is not None:
+        observer.planned(planned)
+    return planned
+
+
+def execute(
+    planned: Planned, kernels: Sequence[Kernel | None], device: torch.device, buffers: Buffers | None = None
+) -> tuple[torch.Tensor, ...]:
+    """One tensor for each block of the plan's outputs."""
+    # Buffers made in inference mode would not notice a cell that changes its arguments.
+    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
+        given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
+        inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
+    buffers = buffers or Buffers(device)
+    ops, shared_ops = planned.plan.ops, sorted(planned.shared_ops)
+    nobody_draws: AbstractContextManager[None] = nullcontext()
+    if shared_ops and all(op.is_input or op.repeatable for op in ops):
+        nobody_draws = without_drawing([ops[number].label for number in shared_ops], device)
+    elif shared_ops:
+        kernels = [k.without_drawing(device) if k and n in planned.shared_ops else k for n, k in enumerate(kernels)]
+    observer = observing.observer
+    if observer is not None:
+        kernels, buffers = observer.runs(planned, kernels, buffers)
+    with nobody_draws:
+        blocks = run_plan(planned.plan, inputs, kernels, buffers)
+    if observer is not None:
+        observer.ran(planned)
+    return blocks
+
+
+def column_to_tensor(op: Op, column: Column, device: torch.device) -> torch.Tensor:
+    if isinstance(column, np.ndarray):
+        return torch.from_numpy(column).to(device)
+    return (torch.cat(column) if op.outputs[0].ragged else torch.stack(column)).to(device)
+
+
+def _reorder(column: Column, order: Ints) -> Column:
+    if isinstance(column, np.ndarray):
+        return column[order]
+    return tuple([column[position] for position in order.tolist()])

@@ -1,6 +1,0 @@
-"""On-the-fly recording: ordinary code for one example, its cells recorded as they are called."""
-
-from foldloom.lazy.batch import Batched, batch, batching, lift, one_by_one, plan, record, record_each
-from foldloom.lazy.cell import Cell, cell
-
-__all__ = ["Batched", "Cell", "batch", "batching", "cell", "lift", "one_by_one", "plan", "record", "record_each"]

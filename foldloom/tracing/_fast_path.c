@@ -1,0 +1,976 @@
+/* Calls of known signatures, recorded without running Python.
+
+   Recording is the one place where Python runs for every node of every example. Nearly all calls are like one before: the same
+   function or cell, operands of the same types. What such a call means stands in the recorder's `_calls`, and recording it is a
+   lookup, a few numbers appended to lists, and handles for its results. This file does that and nothing else. It knows no
+   torch: whatever it does not find, or finds unusual, it leaves to the Python function that it stands before, which is the
+   definition of what a call means and works as well, only slower, where this file was not compiled.
+
+   It reads the attributes of recorders, handles and known calls at the offsets of their `__slots__`, which `bind` looks up. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#define MOST_PARTS 64 /* of a key; longer calls are left to Python */
+#define MOST_LEVELS 8 /* of nested arguments; deeper ones too */
+#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+
+static struct {
+    int is_bound;
+    PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
+    struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
+    struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
+    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast,
+                        column_of_number, number_of_input, unchanged, cells; } recorder;
+    struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
+    struct { Py_ssize_t op_number, type, values; } column;
+    struct { Py_ssize_t ragged; } type;
+    PyObject *is_grad_enabled, *is_autocast_enabled; /* torch's */
+    PyObject *scope;                                 /* whose attribute `recorder` is where this thread records */
+    PyObject *handlers;                              /* functions that Python must see */
+    PyObject *module_types;                          /* modules that count as one operation */
+    PyObject *parameter_type;
+    PyObject *plain_types;                           /* of settings that a key holds as they are */
+    PyObject *may_copy;                              /* functions whose results are views or not, which Python finds out */
+    PyObject *rebuilt;                               /* puts results in the nesting of what a call returns */
+    PyObject *make_tensor;                           /* torch.tensor */
+    PyObject *stack;                                 /* torch.stack */
+    PyObject *type_of_stack;                         /* by the type of a row */
+} bound;
+
+static PyObject *name_recorder, *name_own_recorder, *name_modules, *name_training, *name_parameters, *name_parts, *name_hooks,
+    *name_pre_hooks;
+
+/* A key under construction. */
+typedef struct {
+    PyObject *parts[MOST_PARTS]; /* each owned */
+    int size;
+    PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, of the rows of ragged ones, or numbers that are given */
+    PyObject *columns[MOST_PARTS];  /* borrowed: where a given number goes, or NULL */
+    int operand_count, has_handles;
+    Py_ssize_t rows; /* of the ragged operands; -1 if there are none */
+    long depth;
+} Key;
+
+/* What may happen: found, left to Python, or an exception. */
+typedef enum { FOUND, UNKNOWN, FAILED } Outcome;
+
+static void key_start(Key *key, PyObject *recorder, PyObject *called)
+{
+    key->parts[0] = Py_NewRef(called);
+    key->size = 1;
+    key->operand_count = key->has_handles = 0;
+    key->rows = -1;
+    key->depth = 0;
+}
+
+static void key_drop(Key *key)
+{
+    while (key->size)
+        Py_DECREF(key->parts[--key->size]);
+}
+
+/* Takes over a reference, which may be NULL after a failure. */
+static Outcome key_take(Key *key, PyObject *part)
+{
+    if (part == NULL)
+        return FAILED;
+    if (key->size == MOST_PARTS) {
+        Py_DECREF(part);
+        return UNKNOWN;
+    }
+    key->parts[key->size++] = part;
+    return FOUND;
+}
+
+static Outcome key_add(Key *key, PyObject *part) { return key_take(key, Py_NewRef(part)); }
+
+/* Whether nobody has deleted an attribute of a handle. */
+static int is_whole(PyObject *handle)
+{
+    return SLOT(handle, bound.handle.recorder) != NULL && SLOT(handle, bound.handle.value) != NULL &&
+           SLOT(handle, bound.handle.type) != NULL && SLOT(handle, bound.handle.depth) != NULL;
+}
+
+static Outcome key_add_handle(Key *key, PyObject *recorder, PyObject *handle)
+{
+    PyObject *value = SLOT(handle, bound.handle.value);
+    if (!is_whole(handle) || SLOT(handle, bound.handle.recorder) != recorder || key->operand_count == MOST_PARTS)
+        return UNKNOWN; /* foreign or given, or too many */
+    if (!PyLong_CheckExact(value)) {
+        Py_ssize_t rows = PySequence_Size(value);
+        if (rows < 0)
+            return FAILED;
+        if (key->rows >= 0 && key->rows != rows)
+            return UNKNOWN;
+        key->rows = rows;
+    }
+    long depth = PyLong_AsLong(SLOT(handle, bound.handle.depth));
+    if (depth > key->depth)
+        key->depth = depth;
+    key->columns[key->operand_count] = NULL;
+    key->operands[key->operand_count++] = value;
+    key->has_handles = 1;
+    return key_add(key, SLOT(handle, bound.handle.type));
+}
+
+static int is_container(PyObject *argument) { return PyTuple_CheckExact(argument) || PyList_CheckExact(argument); }
+
+static int is_zero(PyObject *number)
+{
+    return PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) == 0.0 : PyLong_Check(number) && !PyObject_IsTrue(number);
+}
+
+/* A setting, beside its kind, which tells 1 from True and 1.0. */
+static Outcome key_add_setting(Key *key, PyObject *item)
+{
+    Outcome outcome = key_add(key, (PyObject *)Py_TYPE(item));
+    if (outcome != FOUND)
+        return outcome;
+    return PyFloat_CheckExact(item) && is_zero(item) ? key_take(key, PyObject_Repr(item)) : key_add(key, item);
+}
+
+static Outcome key_add_item(Key *key, PyObject *recorder, PyObject *item)
+{
+    PyTypeObject *kind = Py_TYPE(item);
+    if (kind == bound.handle_type)
+        return key_add_handle(key, recorder, item);
+    if ((PyObject *)kind == bound.parameter_type) {
+        Outcome outcome = key_add(key, (PyObject *)kind);
+        return outcome != FOUND ? outcome : key_take(key, PyLong_FromVoidPtr(item));
+    }
+    int is_plain = PySet_Contains(bound.plain_types, (PyObject *)kind);
+    return is_plain < 0 ? FAILED : is_plain ? key_add_setting(key, item) : UNKNOWN;
+}
+
+static Outcome key_add_argument(Key *key, PyObject *recorder, PyObject *argument)
+{
+    if (!is_container(argument))
+        return key_add_item(key, recorder, argument);
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(argument);
+    Outcome outcome = key_add(key, (PyObject *)Py_TYPE(argument));
+    if (outcome == FOUND)
+        outcome = key_take(key, PyLong_FromSsize_t(size));
+    for (Py_ssize_t i = 0; i < size && outcome == FOUND; i++)
+        outcome = key_add_item(key, recorder, PySequence_Fast_GET_ITEM(argument, i));
+    return outcome;
+}
+
+/* All settings by name: their names, their kinds, and they themselves. */
+static Outcome key_add_named(Key *key, PyObject *names, PyObject *const *values)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
+    int has_float = 0;
+    PyObject *kinds = PyTuple_New(count);
+    if (kinds == NULL)
+        return FAILED;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTypeObject *kind = Py_TYPE(values[i]);
+        int is_plain = PySet_Contains(bound.plain_types, (PyObject *)kind);
+        if (is_plain != 1) {
+            Py_DECREF(kinds);
+            return is_plain < 0 ? FAILED : UNKNOWN;
+        }
+        has_float |= kind == &PyFloat_Type;
+        PyTuple_SET_ITEM(kinds, i, Py_NewRef((PyObject *)kind));
+    }
+    Outcome outcome = key_add(key, names);
+    if (outcome != FOUND) {
+        Py_DECREF(kinds);
+        return outcome;
+    }
+    outcome = key_take(key, kinds);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+        outcome = has_float && is_zero(values[i]) ? key_take(key, PyObject_Repr(values[i])) : key_add(key, values[i]);
+    return outcome;
+}
+
+/* What is known of the call. The key is used up. */
+static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
+{
+    PyObject *tuple = PyTuple_New(key->size);
+    if (tuple == NULL)
+        return FAILED;
+    for (int i = 0; i < key->size; i++)
+        PyTuple_SET_ITEM(tuple, i, key->parts[i]);
+    key->size = 0;
+    PyObject *found = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.calls), tuple);
+    Py_DECREF(tuple);
+    if (found == NULL)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    if (Py_TYPE(found) != bound.known_type)
+        return UNKNOWN;
+    *known = Py_NewRef(found);
+    return FOUND;
+}
+
+/* Whether calls can be recorded here at all: in the mode that `_calls` is for, by a recorder that nobody watches. */
+static Outcome can_record(PyObject *recorder)
+{
+    if (Py_TYPE(recorder) != bound.recorder_type || !PyList_CheckExact(SLOT(recorder, bound.recorder.op_of_node)))
+        return UNKNOWN;
+    PyObject *grad = PyObject_CallNoArgs(bound.is_grad_enabled);
+    PyObject *autocast = grad == NULL ? NULL : PyObject_CallNoArgs(bound.is_autocast_enabled);
+    if (autocast == NULL) {
+        Py_XDECREF(grad);
+        return FAILED;
+    }
+    int same = grad == SLOT(recorder, bound.recorder.grad) && autocast == Py_False &&
+               SLOT(recorder, bound.recorder.autocast) == Py_False;
+    Py_DECREF(grad);
+    Py_DECREF(autocast);
+    return same ? FOUND : UNKNOWN;
+}
+
+/* Takes over a reference to the value, which may be NULL after a failure. */
+static PyObject *new_handle(PyObject *recorder, PyObject *value, PyObject *type, PyObject *depth)
+{
+    PyObject *handle = value == NULL ? NULL : bound.handle_type->tp_alloc(bound.handle_type, 0);
+    if (handle == NULL) {
+        Py_XDECREF(value);
+        return NULL;
+    }
+    SLOT(handle, bound.handle.recorder) = Py_NewRef(recorder);
+    SLOT(handle, bound.handle.value) = value;
+    SLOT(handle, bound.handle.type) = Py_NewRef(type);
+    SLOT(handle, bound.handle.depth) = Py_NewRef(depth);
+    return handle;
+}
+
+static int append_number(PyObject *list, long number)
+{
+    PyObject *boxed = PyLong_FromLong(number);
+    int failed = boxed == NULL || PyList_Append(list, boxed) < 0;
+    Py_XDECREF(boxed);
+    return failed ? -1 : 0;
+}
+
+static int set_value_count(PyObject *recorder, long count)
+{
+    PyObject *boxed = PyLong_FromLong(count);
+    if (boxed == NULL)
+        return -1;
+    Py_SETREF(SLOT(recorder, bound.recorder.value_count), boxed);
+    return 0;
+}
+
+/* A number that is given: an input of the graph. The number of its value, or -1. */
+static long add_number(PyObject *recorder, PyObject *column, PyObject *number)
+{
+    long value = PyLong_AsLong(SLOT(recorder, bound.recorder.value_count));
+    if (PyList_Append(SLOT(column, bound.column.values), number) < 0 ||
+        PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(column, bound.column.op_number)) < 0 ||
+        append_number(SLOT(recorder, bound.recorder.depth_of_node), 0) < 0 || set_value_count(recorder, value + 1) < 0)
+        return -1;
+    return value;
+}
+
+/* One handle, or a tuple of them. */
+static int returns_plainly(PyObject *known)
+{
+    return SLOT(known, bound.known.returns_one) == Py_True || SLOT(known, bound.known.returns_tuple) == Py_True;
+}
+
+/* The handles of all results, used up, in the nesting in which the call returns them. */
+static PyObject *as_returned(PyObject *known, PyObject *handles)
+{
+    PyObject *result = NULL;
+    if (SLOT(known, bound.known.returns_tuple) == Py_True)
+        return handles;
+    if (SLOT(known, bound.known.returns_one) == Py_True)
+        result = Py_NewRef(PyTuple_GET_ITEM(handles, 0));
+    else {
+        PyObject *iterator = PyObject_GetIter(handles);
+        if (iterator != NULL)
+            result = PyObject_CallFunctionObjArgs(bound.rebuilt, SLOT(known, bound.known.returns), iterator, NULL);
+        Py_XDECREF(iterator);
+    }
+    Py_DECREF(handles);
+    return result;
+}
+
+/* One node more: handles for its results. */
+static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
+{
+    for (int i = 0; i < key->operand_count; i++) {
+        PyObject *operands = SLOT(recorder, bound.recorder.operands);
+        if (key->columns[i] != NULL) {
+            long value = add_number(recorder, key->columns[i], key->operands[i]);
+            if (value < 0 || append_number(operands, value) < 0)
+                return NULL;
+        }
+        else if (PyLong_CheckExact(key->operands[i])) {
+            if (PyList_Append(operands, key->operands[i]) < 0)
+                return NULL;
+        }
+        else if (PyList_SetSlice(operands, PyList_GET_SIZE(operands), PyList_GET_SIZE(operands), key->operands[i]) < 0 ||
+                 append_number(SLOT(recorder, bound.recorder.lengths), key->rows) < 0)
+            return NULL;
+    }
+    PyObject *types = SLOT(known, bound.known.output_types);
+    Py_ssize_t count = PyTuple_GET_SIZE(types);
+    long value = PyLong_AsLong(SLOT(recorder, bound.recorder.value_count));
+    PyObject *depth = PyLong_FromLong(key->depth + 1);
+    if (depth == NULL)
+        return NULL;
+    PyObject *handles = NULL;
+    if (PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(known, bound.known.op_number)) < 0 ||
+        PyList_Append(SLOT(recorder, bound.recorder.depth_of_node), depth) < 0)
+        goto done;
+    handles = PyTuple_New(count);
+    for (Py_ssize_t i = 0; handles != NULL && i < count; i++) {
+        PyObject *type = PyTuple_GET_ITEM(types, i), *handle = NULL;
+        if (SLOT(type, bound.type.ragged) != Py_True)
+            handle = new_handle(recorder, PyLong_FromLong(value++), type, depth);
+        else if (append_number(SLOT(recorder, bound.recorder.lengths), key->rows) == 0) {
+            PyObject *rows = PyObject_CallFunction((PyObject *)&PyRange_Type, "ll", value, value + (long)key->rows);
+            handle = new_handle(recorder, rows, type, depth);
+            value += (long)key->rows;
+        }
+        if (handle == NULL)
+            Py_CLEAR(handles);
+        else
+            PyTuple_SET_ITEM(handles, i, handle);
+    }
+    if (handles != NULL && set_value_count(recorder, value) < 0)
+        Py_CLEAR(handles);
+done:
+    Py_DECREF(depth);
+    return handles == NULL ? NULL : as_returned(known, handles);
+}
+
+/* A node more, if the key is complete and known. The key is used up. */
+static Outcome key_record(Key *key, PyObject *recorder, Outcome outcome, PyObject **result)
+{
+    PyObject *known = NULL;
+    if (outcome == FOUND)
+        outcome = key_find(key, recorder, &known);
+    if (outcome == FOUND) {
+        *result = add_node(key, recorder, known);
+        outcome = *result == NULL ? FAILED : FOUND;
+    }
+    Py_XDECREF(known);
+    key_drop(key);
+    return outcome;
+}
+
+/* ---- Cells. */
+
+static Outcome key_add_operand(Key *key, PyObject *recorder, PyObject *argument)
+{
+    if (Py_TYPE(argument) == bound.handle_type)
+        return key_add_handle(key, recorder, argument);
+    PyObject *columns = SLOT(recorder, bound.recorder.column_of_number);
+    PyObject *column = PyDict_GetItemWithError(columns, (PyObject *)Py_TYPE(argument));
+    if (column == NULL || key->operand_count == MOST_PARTS)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    key->columns[key->operand_count] = column;
+    key->operands[key->operand_count++] = argument;
+    return key_add(key, SLOT(column, bound.column.type));
+}
+
+/* Adds all leaves of nested arguments, and says how they are nested: see `nesting.flatten`. */
+static Outcome key_add_nested(Key *key, PyObject *recorder, PyObject *kind, PyObject *const *items, Py_ssize_t count, int levels,
+                              PyObject **nesting)
+{
+    if (!levels)
+        return UNKNOWN;
+    PyObject *parts = PyTuple_New(count);
+    Outcome outcome = parts == NULL ? FAILED : FOUND;
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
+        PyObject *item = items[i], *part = NULL;
+        if (is_container(item))
+            outcome = key_add_nested(key, recorder, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item),
+                                     PySequence_Fast_GET_SIZE(item), levels - 1, &part);
+        else if ((outcome = key_add_operand(key, recorder, item)) == FOUND)
+            part = Py_NewRef(Py_None);
+        PyTuple_SET_ITEM(parts, i, part);
+    }
+    *nesting = outcome == FOUND ? Py_BuildValue("(OnO)", kind, count, parts) : NULL;
+    Py_XDECREF(parts);
+    return outcome == FOUND && *nesting == NULL ? FAILED : outcome;
+}
+
+static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *args, Py_ssize_t count, PyObject **result)
+{
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    int is_nested = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        is_nested |= is_container(args[i]);
+    Key key;
+    key_start(&key, recorder, cell);
+    if (is_nested) {
+        PyObject *nesting;
+        outcome = key_add_nested(&key, recorder, (PyObject *)&PyTuple_Type, args, count, MOST_LEVELS, &nesting);
+        if (outcome == FOUND)
+            outcome = key_take(&key, nesting);
+        if (outcome == FOUND)
+            outcome = key_take(&key, PyTuple_New(0)); /* no settings */
+    }
+    else
+        for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+            outcome = key_add_operand(&key, recorder, args[i]);
+    return key_record(&key, recorder, outcome, result);
+}
+
+/* ---- Functions. */
+
+/* What a call returned shares memory with its first argument: see `aliases.note_views`. */
+static int note_views(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                      PyObject *const *named, PyObject *result)
+{
+    PyObject *base = args[0], *group = bound.views_type->tp_alloc(bound.views_type, 0), *weak_group = NULL;
+    int is_one = Py_TYPE(result) == bound.handle_type, failed = group == NULL;
+    Py_ssize_t size = is_one ? 1 : PyTuple_GET_SIZE(result);
+    if (failed)
+        return -1;
+    PyObject *tuple = PyTuple_New(count), *settings = PyDict_New(), *weak_views = PyList_New(size);
+    SLOT(group, bound.views.base) = Py_NewRef(base);
+    SLOT(group, bound.views.function) = Py_NewRef(function);
+    SLOT(group, bound.views.args) = tuple;
+    SLOT(group, bound.views.kwargs) = settings;
+    SLOT(group, bound.views.views) = weak_views;
+    SLOT(group, bound.views.grad_enabled) = Py_NewRef(SLOT(recorder, bound.recorder.grad));
+    failed = tuple == NULL || settings == NULL || weak_views == NULL;
+    for (Py_ssize_t i = 0; !failed && i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; !failed && names != NULL && i < PyTuple_GET_SIZE(names); i++)
+        failed = PyDict_SetItem(settings, PyTuple_GET_ITEM(names, i), named[i]) < 0;
+    for (Py_ssize_t i = 0; !failed && i < size; i++) {
+        PyObject *view = is_one ? result : PyTuple_GET_ITEM(result, i);
+        PyObject *weak = PyWeakref_NewRef(view, NULL), *number = is_one ? Py_NewRef(Py_None) : PyLong_FromSsize_t(i);
+        PyObject *source = number == NULL ? NULL : PyTuple_Pack(2, group, number);
+        Py_XDECREF(number);
+        failed = weak == NULL || source == NULL;
+        if (weak != NULL)
+            PyList_SET_ITEM(weak_views, i, weak);
+        SLOT(view, bound.handle.source) = source;
+    }
+    if (!failed)
+        failed = (weak_group = PyWeakref_NewRef(group, NULL)) == NULL;
+    if (!failed && SLOT(base, bound.handle.views) == NULL)
+        failed = (SLOT(base, bound.handle.views) = PyList_New(0)) == NULL;
+    if (!failed)
+        failed = PyList_Append(SLOT(base, bound.handle.views), weak_group) < 0;
+    Py_XDECREF(weak_group);
+    Py_DECREF(group);
+    return failed ? -1 : 0;
+}
+
+static Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                               PyObject *const *named, PyObject **result)
+{
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    int is_handled = PyDict_Contains(bound.handlers, function);
+    if (is_handled < 0 && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* it has no hash */
+    if (is_handled)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    Key key;
+    PyObject *known = NULL;
+    key_start(&key, recorder, function);
+    if (names != NULL && PyTuple_GET_SIZE(names))
+        outcome = key_add_named(&key, names, named);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+        outcome = key_add_argument(&key, recorder, args[i]);
+    if (outcome == FOUND && !key.has_handles)
+        outcome = UNKNOWN;
+    if (outcome == FOUND)
+        outcome = key_find(&key, recorder, &known);
+    if (outcome == FOUND) {
+        PyObject *shares_with = SLOT(known, bound.known.shares_with);
+        int is_view = shares_with != Py_None;
+        int is_ragged = SLOT(known, bound.known.is_ragged) == Py_True;
+        int is_of_first = count > 0 && is_view && is_zero(shares_with) && Py_TYPE(args[0]) == bound.handle_type;
+        /* Of what is a view itself, it may be a copy: that depends on how it lies in memory. */
+        int may_copy = is_of_first && SLOT(args[0], bound.handle.source) != NULL ? PySet_Contains(bound.may_copy, function) : 0;
+        if (may_copy < 0)
+            outcome = FAILED;
+        else if (may_copy || is_ragged != (key.rows >= 0) || SLOT(known, bound.known.is_operand) == Py_True ||
+                 (is_view && (is_ragged || !is_of_first || !returns_plainly(known))))
+            outcome = UNKNOWN;
+        else {
+            *result = add_node(&key, recorder, known);
+            if (*result != NULL && is_view && note_views(recorder, function, args, count, names, named, *result) < 0)
+                Py_CLEAR(*result);
+            outcome = *result == NULL ? FAILED : FOUND;
+        }
+    }
+    Py_XDECREF(known);
+    key_drop(&key);
+    return outcome;
+}
+
+/* ---- Modules. */
+
+/* Whether two dictionaries hold the same objects, without asking weights whether they are equal. */
+static int same_items(PyObject *a, PyObject *b)
+{
+    if (a == NULL || !PyDict_Check(a) || !PyDict_Check(b) || PyDict_GET_SIZE(a) != PyDict_GET_SIZE(b))
+        return 0;
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(b, &position, &name, &value))
+        if (PyDict_GetItem(a, name) != value)
+            return 0;
+    return 1;
+}
+
+static int is_empty(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
+
+/* See `unchanged.is_plain`. */
+static int is_plain(PyObject *state)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state); i++) {
+        PyObject *part = PyTuple_GET_ITEM(state, i);
+        PyObject **attributes = _PyObject_GetDictPtr(PyTuple_GET_ITEM(part, 0));
+        if (attributes == NULL || *attributes == NULL ||
+            PyDict_GetItem(*attributes, name_training) != PyTuple_GET_ITEM(part, 1) ||
+            !same_items(PyDict_GetItem(*attributes, name_parameters), PyTuple_GET_ITEM(part, 2)) ||
+            !same_items(PyDict_GetItem(*attributes, name_parts), PyTuple_GET_ITEM(part, 3)) ||
+            !is_empty(PyDict_GetItem(*attributes, name_hooks)) || !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
+            return 0;
+    }
+    return 1;
+}
+
+static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result)
+{
+    if (Py_TYPE(recorder) != bound.recorder_type)
+        return UNKNOWN;
+    PyObject *cells = SLOT(recorder, bound.recorder.cells);
+    if (PyDict_GET_SIZE(cells)) {
+        PyObject *id = PyLong_FromVoidPtr(module);
+        PyObject *cell = id == NULL ? NULL : PyDict_GetItemWithError(cells, id);
+        Py_XDECREF(id);
+        if (cell != NULL)
+            return record_cell(recorder, cell, args, count, result);
+        if (PyErr_Occurred())
+            return FAILED;
+    }
+    int is_one = PyDict_Contains(bound.module_types, (PyObject *)Py_TYPE(module));
+    if (is_one != 1)
+        return is_one < 0 ? FAILED : UNKNOWN;
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    PyObject *states = PyObject_GetAttr(SLOT(recorder, bound.recorder.unchanged), name_modules);
+    if (states == NULL)
+        return FAILED;
+    PyObject *state = PyDict_GetItemWithError(states, module);
+    int is_unchanged = state != NULL && is_plain(state);
+    Py_DECREF(states);
+    if (!is_unchanged)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    Key key;
+    key_start(&key, recorder, module);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
+        int is_tuple = PyTuple_CheckExact(args[i]);
+        Py_ssize_t size = is_tuple ? PyTuple_GET_SIZE(args[i]) : 1;
+        for (Py_ssize_t j = 0; j < size && outcome == FOUND; j++) {
+            PyObject *item = is_tuple ? PyTuple_GET_ITEM(args[i], j) : args[i];
+            outcome = Py_TYPE(item) == bound.handle_type ? key_add_handle(&key, recorder, item) : UNKNOWN;
+        }
+    }
+    return key_record(&key, recorder, outcome, result);
+}
+
+/* ---- What torch reports to the mode of a recording: (mode, function, types, args, kwargs). */
+
+static Outcome record_number(PyObject *recorder, PyObject *args, PyObject **result)
+{
+    if (PyTuple_GET_SIZE(args) != 1 || !PyLong_CheckExact(PyTuple_GET_ITEM(args, 0)))
+        return UNKNOWN;
+    PyObject *number = PyTuple_GET_ITEM(args, 0), *current = PyObject_GetAttr(bound.scope, name_recorder);
+    if (current == NULL)
+        return FAILED;
+    int is_current = current == recorder;
+    Py_DECREF(current);
+    if (!is_current || !PyList_CheckExact(SLOT(recorder, bound.recorder.op_of_node)))
+        return UNKNOWN;
+    PyObject *column = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.column_of_number), (PyObject *)&PyLong_Type);
+    if (column == NULL)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    long value = add_number(recorder, column, number);
+    PyObject *depth = value < 0 ? NULL : PyLong_FromLong(0);
+    *result = depth == NULL ? NULL : new_handle(recorder, PyLong_FromLong(value), SLOT(column, bound.column.type), depth);
+    Py_XDECREF(depth);
+    if (*result != NULL &&
+        PyDict_SetItem(SLOT(recorder, bound.recorder.number_of_input), SLOT(*result, bound.handle.value), number) < 0)
+        Py_CLEAR(*result);
+    return *result == NULL ? FAILED : FOUND;
+}
+
+/* A list of values of one type, stacked, is a ragged value: nothing is computed. See `handlers._stack`. */
+static Outcome stacked(PyObject *recorder, PyObject *args, PyObject **result)
+{
+    if (PyTuple_GET_SIZE(args) != 1 || !is_container(PyTuple_GET_ITEM(args, 0)))
+        return UNKNOWN;
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    PyObject *items = PyTuple_GET_ITEM(args, 0), *row = NULL, *depth = NULL;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    long deepest = -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        if (Py_TYPE(item) != bound.handle_type || !is_whole(item) || SLOT(item, bound.handle.recorder) != recorder ||
+            (row != NULL && SLOT(item, bound.handle.type) != row) || !PyLong_CheckExact(SLOT(item, bound.handle.value)))
+            return UNKNOWN;
+        row = SLOT(item, bound.handle.type);
+        if (PyLong_AsLong(SLOT(item, bound.handle.depth)) > deepest) {
+            depth = SLOT(item, bound.handle.depth);
+            deepest = PyLong_AsLong(depth);
+        }
+    }
+    PyObject *type = row == NULL ? NULL : PyDict_GetItemWithError(bound.type_of_stack, row);
+    if (type == NULL)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    PyObject *values = PyList_New(count);
+    for (Py_ssize_t i = 0; values != NULL && i < count; i++)
+        PyList_SET_ITEM(values, i, Py_NewRef(SLOT(PySequence_Fast_GET_ITEM(items, i), bound.handle.value)));
+    *result = new_handle(recorder, values, type, depth);
+    return *result == NULL ? FAILED : FOUND;
+}
+
+static Outcome record_reported(PyObject *const *given, Py_ssize_t count, PyObject **result)
+{
+    if (count < 4 || !PyTuple_CheckExact(given[3]))
+        return UNKNOWN;
+    PyObject *function = given[1], *args = given[3], *kwargs = count > 4 ? given[4] : Py_None;
+    PyObject *recorder = PyObject_GetAttr(given[0], name_own_recorder);
+    if (recorder == NULL)
+        return FAILED;
+    Outcome outcome = UNKNOWN;
+    if (Py_TYPE(recorder) != bound.recorder_type)
+        goto done;
+    if (kwargs != Py_None && !PyDict_CheckExact(kwargs))
+        goto done;
+    int has_settings = kwargs != Py_None && PyDict_GET_SIZE(kwargs);
+    if (function == bound.make_tensor && !has_settings) {
+        outcome = record_number(recorder, args, result);
+        goto done;
+    }
+    if (function == bound.stack && !has_settings) {
+        outcome = stacked(recorder, args, result);
+        goto done;
+    }
+    PyObject *const *items = ((PyTupleObject *)args)->ob_item;
+    if (!has_settings) {
+        outcome = record_function(recorder, function, items, PyTuple_GET_SIZE(args), NULL, NULL, result);
+        goto done;
+    }
+    if (PyDict_GET_SIZE(kwargs) > MOST_PARTS)
+        goto done;
+    PyObject *named[MOST_PARTS], *name, *value, *names = PyTuple_New(PyDict_GET_SIZE(kwargs));
+    if (names == NULL) {
+        outcome = FAILED;
+        goto done;
+    }
+    Py_ssize_t position = 0, i = 0;
+    while (PyDict_Next(kwargs, &position, &name, &value)) {
+        PyTuple_SET_ITEM(names, i, Py_NewRef(name));
+        named[i++] = value;
+    }
+    outcome = record_function(recorder, function, items, PyTuple_GET_SIZE(args), names, named, result);
+    Py_DECREF(names);
+done:
+    Py_DECREF(recorder);
+    return outcome;
+}
+
+/* ---- Methods that try this first. Those of a recorder are given (recorder, cell or module, args, settings); they are not `__call__`
+   itself, because torch.compile must be able to read that. */
+
+typedef enum { CELL, MODULE, METHOD, OPERATOR, REFLECTED, REPORTED } Kind;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Kind kind;
+    PyObject *otherwise; /* the Python function */
+    PyObject *function;  /* what a method records, or NULL */
+    PyObject *weak, *attributes;
+} Known;
+
+static Outcome recorded(Known *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **result)
+{
+    if (!bound.is_bound || count == 0)
+        return UNKNOWN;
+    if (self->kind == METHOD || self->kind == OPERATOR || self->kind == REFLECTED) {
+        if (Py_TYPE(args[0]) != bound.handle_type || !is_whole(args[0]))
+            return UNKNOWN;
+        PyObject *recorder = SLOT(args[0], bound.handle.recorder);
+        if (self->kind == METHOD)
+            return record_function(recorder, self->function, args, count, names, args + count, result);
+        if (count != 2 || (names != NULL && PyTuple_GET_SIZE(names)))
+            return UNKNOWN;
+        PyObject *both[2] = {args[self->kind == REFLECTED], args[self->kind == OPERATOR]};
+        return record_function(recorder, self->function, both, 2, NULL, NULL, result);
+    }
+    if (names != NULL && PyTuple_GET_SIZE(names))
+        return UNKNOWN;
+    if (self->kind == REPORTED)
+        return record_reported(args, count, result);
+    if (count != 4 || !PyTuple_CheckExact(args[2]) || !is_empty(args[3]))
+        return UNKNOWN;
+    PyObject *const *items = ((PyTupleObject *)args[2])->ob_item;
+    return (self->kind == CELL ? record_cell : record_module)(args[0], args[1], items, PyTuple_GET_SIZE(args[2]), result);
+}
+
+static PyObject *known_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Known *self = (Known *)callable;
+    PyObject *result = NULL;
+    switch (recorded(self, args, PyVectorcall_NARGS(flags), names, &result)) {
+    case FOUND:
+        return result;
+    case FAILED:
+        return NULL;
+    default:
+        return PyObject_Vectorcall(self->otherwise, args, flags & ~PY_VECTORCALL_ARGUMENTS_OFFSET, names);
+    }
+}
+
+static PyObject *known_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static int known_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Known *)self)->otherwise);
+    Py_VISIT(((Known *)self)->function);
+    Py_VISIT(((Known *)self)->attributes);
+    return 0;
+}
+
+static int known_clear(PyObject *self)
+{
+    Py_CLEAR(((Known *)self)->otherwise);
+    Py_CLEAR(((Known *)self)->function);
+    Py_CLEAR(((Known *)self)->attributes);
+    return 0;
+}
+
+static void known_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    PyObject_ClearWeakRefs(self);
+    known_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef known_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(Known, otherwise), READONLY, "The Python function that this stands before."},
+    {NULL},
+};
+
+static PyTypeObject KnownType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "foldloom.tracing._fast_path.Known",
+    .tp_doc = "A Python function, asked only where a call is not of a known signature.",
+    .tp_basicsize = sizeof(Known),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Known, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = known_get,
+    .tp_traverse = known_traverse,
+    .tp_clear = known_clear,
+    .tp_dealloc = known_dealloc,
+    .tp_weaklistoffset = offsetof(Known, weak),
+    .tp_dictoffset = offsetof(Known, attributes),
+    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_setattro = PyObject_GenericSetAttr,
+    .tp_members = known_members,
+};
+
+static PyObject *new_known(Kind kind, PyObject *otherwise, PyObject *function)
+{
+    Known *self = PyObject_GC_New(Known, &KnownType);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = known_call;
+    self->kind = kind;
+    self->otherwise = Py_NewRef(otherwise);
+    self->function = Py_XNewRef(function);
+    self->weak = NULL;
+    self->attributes = NULL;
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+static PyObject *cell(PyObject *module, PyObject *otherwise) { return new_known(CELL, otherwise, NULL); }
+static PyObject *module_call(PyObject *module, PyObject *otherwise) { return new_known(MODULE, otherwise, NULL); }
+static PyObject *reported(PyObject *module, PyObject *otherwise) { return new_known(REPORTED, otherwise, NULL); }
+
+static PyObject *method(PyObject *module, PyObject *args)
+{
+    PyObject *function, *otherwise;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(METHOD, otherwise, function) : NULL;
+}
+
+static PyObject *operator(PyObject *module, PyObject *args)
+{
+    PyObject *function, *otherwise;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(OPERATOR, otherwise, function) : NULL;
+}
+
+static PyObject *reflected(PyObject *module, PyObject *args)
+{
+    PyObject *function, *otherwise;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(REFLECTED, otherwise, function) : NULL;
+}
+
+/* ---- Binding. */
+
+static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
+{
+    PyObject *member = PyObject_GetAttrString(type, name);
+    if (member == NULL)
+        return -1;
+    if (Py_TYPE(member) != &PyMemberDescr_Type) {
+        PyErr_Format(PyExc_TypeError, "%s of %R is not one of its __slots__", name, type);
+        Py_DECREF(member);
+        return -1;
+    }
+    *offset = ((PyMemberDescrObject *)member)->d_member->offset;
+    Py_DECREF(member);
+    return 0;
+}
+
+static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    PyObject *handle, *recorder, *known, *column, *views, *type;
+    struct { const char *name; PyObject **place; } meant[] = {
+        {"handle", &handle},
+        {"recorder", &recorder},
+        {"known", &known},
+        {"column", &column},
+        {"views", &views},
+        {"type", &type},
+        {"is_grad_enabled", &bound.is_grad_enabled},
+        {"is_autocast_enabled", &bound.is_autocast_enabled},
+        {"scope", &bound.scope},
+        {"handlers", &bound.handlers},
+        {"module_types", &bound.module_types},
+        {"parameter", &bound.parameter_type},
+        {"plain_types", &bound.plain_types},
+        {"may_copy", &bound.may_copy},
+        {"rebuilt", &bound.rebuilt},
+        {"make_tensor", &bound.make_tensor},
+        {"stack", &bound.stack},
+        {"type_of_stack", &bound.type_of_stack},
+    };
+    for (size_t i = 0; i < sizeof(meant) / sizeof(*meant); i++) {
+        PyObject *value = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, meant[i].name);
+        if (value == NULL)
+            return PyErr_Format(PyExc_TypeError, "bind() is not told what %s is", meant[i].name);
+        *meant[i].place = Py_NewRef(value); /* for as long as the process lives */
+    }
+    struct { PyObject *type; const char *name; Py_ssize_t *offset; } slots[] = {
+        {handle, "_recorder", &bound.handle.recorder},
+        {handle, "_value", &bound.handle.value},
+        {handle, "_type", &bound.handle.type},
+        {handle, "_depth", &bound.handle.depth},
+        {handle, "_source", &bound.handle.source},
+        {handle, "_views", &bound.handle.views},
+        {views, "base", &bound.views.base},
+        {views, "function", &bound.views.function},
+        {views, "args", &bound.views.args},
+        {views, "kwargs", &bound.views.kwargs},
+        {views, "grad_enabled", &bound.views.grad_enabled},
+        {views, "_views", &bound.views.views},
+        {recorder, "op_of_node", &bound.recorder.op_of_node},
+        {recorder, "operands", &bound.recorder.operands},
+        {recorder, "depth_of_node", &bound.recorder.depth_of_node},
+        {recorder, "lengths", &bound.recorder.lengths},
+        {recorder, "value_count", &bound.recorder.value_count},
+        {recorder, "_calls", &bound.recorder.calls},
+        {recorder, "_grad", &bound.recorder.grad},
+        {recorder, "_autocast", &bound.recorder.autocast},
+        {recorder, "_column_of_number", &bound.recorder.column_of_number},
+        {recorder, "_number_of_input", &bound.recorder.number_of_input},
+        {recorder, "unchanged", &bound.recorder.unchanged},
+        {recorder, "_cells", &bound.recorder.cells},
+        {known, "op_number", &bound.known.op_number},
+        {known, "output_types", &bound.known.output_types},
+        {known, "returns", &bound.known.returns},
+        {known, "returns_one", &bound.known.returns_one},
+        {known, "returns_tuple", &bound.known.returns_tuple},
+        {known, "shares_with", &bound.known.shares_with},
+        {known, "is_operand", &bound.known.is_operand},
+        {known, "is_ragged", &bound.known.is_ragged},
+        {column, "op_number", &bound.column.op_number},
+        {column, "type", &bound.column.type},
+        {column, "values", &bound.column.values},
+        {type, "ragged", &bound.type.ragged},
+    };
+    for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
+        if (find_slot(slots[i].type, slots[i].name, slots[i].offset) < 0)
+            return NULL;
+    bound.handle_type = (PyTypeObject *)handle;
+    bound.recorder_type = (PyTypeObject *)recorder;
+    bound.known_type = (PyTypeObject *)known;
+    bound.views_type = (PyTypeObject *)views;
+    bound.is_bound = 1;
+    Py_RETURN_NONE;
+}
+
+/* The whole numbers of a list as eight bytes each: what numpy does, without asking each of them what it is. */
+static PyObject *numbers(PyObject *self, PyObject *list)
+{
+    if (!PyList_CheckExact(list))
+        return PyErr_Format(PyExc_TypeError, "numbers of a list are wanted, not of a %s", Py_TYPE(list)->tp_name);
+    Py_ssize_t size = PyList_GET_SIZE(list);
+    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, size * (Py_ssize_t)sizeof(int64_t));
+    if (bytes == NULL)
+        return NULL;
+    int64_t *packed = (int64_t *)PyByteArray_AS_STRING(bytes);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *number = PyList_GET_ITEM(list, i);
+        if (!PyLong_Check(number)) /* whose conversion could change the list */
+            PyErr_Format(PyExc_TypeError, "a column holds whole numbers, not a %s", Py_TYPE(number)->tp_name);
+        else
+            packed[i] = PyLong_AsLongLong(number);
+        if (PyErr_Occurred()) {
+            Py_DECREF(bytes);
+            return NULL;
+        }
+    }
+    return bytes;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
+    {"cell", cell, METH_O, "For the method of a recorder that records a cell."},
+    {"module", module_call, METH_O, "For the method of a recorder that records a module."},
+    {"reported", reported, METH_O, "For the method of a mode that torch reports calls to."},
+    {"method", method, METH_VARARGS, "For a method of handles, which records a function."},
+    {"operator", operator, METH_VARARGS, "For one of two arguments, which have no names."},
+    {"reflected", reflected, METH_VARARGS, "For one that takes them the other way round."},
+    {"numbers", numbers, METH_O, "The whole numbers of a list as eight bytes each."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "foldloom.tracing._fast_path", .m_doc = "Calls of known signatures, recorded without running Python.",
+    .m_size = -1, .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__fast_path(void)
+{
+    struct { PyObject **place; const char *text; } names[] = {
+        {&name_recorder, "recorder"},     {&name_own_recorder, "_recorder"}, {&name_modules, "modules"},
+        {&name_training, "training"},     {&name_parameters, "_parameters"}, {&name_parts, "_modules"},
+        {&name_hooks, "_forward_hooks"}, {&name_pre_hooks, "_forward_pre_hooks"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return NULL;
+    return PyType_Ready(&KnownType) < 0 ? NULL : PyModule_Create(&definition);
+}

@@ -1,0 +1,300 @@
+"""`fl.batch`, `fl.record` and `fl.plan`: one example's program, run for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
+from foldloom.execution.engine import Planned, execute, prepare
+from foldloom.execution.gc_pause import gc_paused
+from foldloom.execution.results import stack_values, stacked, template_of, unstacked
+from foldloom.graph.recording import Recording, merge_recordings, split_recording
+from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
+from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
+from foldloom.tracing.fibers.fibers import Fibers
+from foldloom.tracing.functions.autograd_functions import watch_functions
+from foldloom.tracing.functions.kernels import is_function, kernels_of
+from foldloom.tracing.interception import RecordingMode, watch_modules
+from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.recorder import Recorder
+from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_line
+from foldloom.tracing.weights import Weights, module_of, paths_of
+
+
+class Batched:
+    """A function of one example, as a function of many. Made by `batch`."""
+
+    def __init__(
+        self, function: Callable[..., Any], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
+    ) -> None:
+        self.function = function
+        self.scheduler = scheduler
+        self.stack = stack
+        self.cells = tuple([cell_of_module(module) for module in cells])
+
+    def __call__(self, *columns: Sequence[Any]) -> Any:
+        """The results of the examples ``zip(*columns)``."""
+        examples = _examples(columns)
+        outer = scope.recorder
+        if outer is not None:
+            return self._call_within(outer, examples)
+        watch_modules()
+        watch_functions()
+        recorder = Recorder(self.scheduler, self.function, self.cells)
+        fibers = Fibers(recorder.advance, noun="example")
+        recorder.on_demand = fibers.park
+        recorder.fibers = fibers
+        try:
+            with recording_into(recorder), gc_paused():
+                tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
+                for outputs, template in fibers.run(tasks):
+                    recorder.add_result(outputs, template)
+            if recorder.session is None:
+                planned = prepare(recorder.close(), self.scheduler)
+                with recorder.unchanged.as_recorded():
+                    return self.run(planned)
+            return self._give_back(*recorder.finish())
+        finally:
+            recorder.end()
+
+    def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
+        """Inside another batch the examples join it: everything is recorded there."""
+        tasks = [partial(self.function, *args) for args in examples]
+        results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
+        return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
+
+    def run(self, planned: Planned) -> Any:
+        """The results of a batch that was planned before, in this process or in another."""
+        kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
+        blocks = execute(planned, kernels, self._device_of(planned))
+        return self._give_back(planned, blocks)
+
+    def _give_back(self, planned: Planned, blocks: tuple[torch.Tensor, ...]) -> Any:
+        give_back = stacked if self.stack else unstacked
+        return give_back(planned.plan, blocks, planned.results)
+
+    def _device_of(self, planned: Planned) -> torch.device:
+        device: torch.device | None = None
+        for op in planned.plan.ops:
+            if op.is_input or is_function(op):
+                continue
+            cell = find_cell(op.key, self.function)
+            device = device or cell.device
+            if cell.device not in (device, None):
+                raise ArgumentError(
+                    f"the weights of cell {cell.label} are on {cell.device}, those of others on {device}: a batch runs on one "
+                    f"device, so write `model.to({str(device)!r})`"
+                )
+        return device or _device_of_inputs(planned)
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"fl.batch({name}, scheduler={self.scheduler}, stack={self.stack})"
+
+
+def batch(
+    function: Callable[..., Any],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: bool = False,
+    cells: Sequence[torch.nn.Module] = (),
+) -> Batched:
+    """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
+
+    The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
+    computes in cells. Results may be nested in tuples, lists, dicts and dataclasses. With ``stack=True`` they come in the
+    nesting of one example's result instead, every tensor stacked over the examples and every list of like tensors
+    as one `Ragged`.
+
+    >>> import torch, foldloom as fl
+    >>> double = fl.cell(lambda x: 2 * x)
+    >>> def power(exponent, x):
+    ...     return x if exponent == 0 else double(power(exponent - 1, x))
+    >>> fl.batch(power)([1, 4, 10], torch.tensor([1.0, 1.0, 1.0]))
+    [tensor(2.), tensor(16.), tensor(1024.)]
+    >>> fl.batch(power, stack=True)([1, 4, 10], [1, 1, 1])
+    tensor([   2,   16, 1024])
+    """
+    return Batched(function, scheduler or ByDepth(), stack, cells)
+
+
+@contextmanager
+def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Module] = ()) -> Iterator[None]:
+    """Within it, what torch is asked to compute is recorded, and batched when a value is needed or it is over.
+
+    For code that has no function of one example: a loop over a minibatch, say. Tensors that come out of it are computed when
+    they are used. In `batch` each example waits for its own values while others go on; here everything waits.
+
+    >>> import torch, foldloom as fl
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> with fl.batching():
+    ...     losses = [(weight * torch.tensor([x, 1.0])).sum() for x in (1.0, 2.0, 3.0)]
+    >>> torch.stack(losses).sum().backward()
+    >>> weight.grad
+    tensor([6., 3.])
+    """
+    if scope.recorder is not None:
+        raise RecordingError(
+            "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
+        )
+    watch_modules()
+    watch_functions()
+    recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
+    mode = torch.is_grad_enabled(), autocast_state()
+
+    def advance(_: object) -> None:
+        # Wherever a value is asked for, within `torch.no_grad()` say: the rest is computed as it was recorded.
+        with in_mode(mode):
+            recorder.advance_all()
+
+    recorder.on_demand = advance
+    recorder.begin(0)
+    try:
+        with recording_into(recorder), gc_paused(), RecordingMode(recorder):
+            yield
+        if not recorder.has_failed:
+            recorder.advance_all()
+    finally:
+        recorder.end()
+
+
+def lift(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a value of the example that is being recorded, so that what is computed with it is batched too.
+
+    Arguments of the function given to `batch` are such values already, and so is whatever meets a weight or another value. Outside
+    of a recording, the tensor itself.
+    """
+    recorder = scope.recorder
+    if recorder is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return tensor
+    return recorder.give(tensor)  # type: ignore[return-value]
+
+
+def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:
+    """What `batch` must equal, computed the plain way: each example alone, in a loop. To check and to debug with."""
+
+    def run(*columns: Sequence[Any]) -> Any:
+        results = [function(*args) for args in _examples(columns)]
+        return stack_values(results) if stack else results
+
+    return run
+
+
+def record(function: Callable[..., Any], *args: Any) -> Recording:
+    """What the function asks for on one example, computed later: plan several with `plan`, run them with `Batched.run`.
+
+    If the function is a module, or a method of one, its cells are named by their path in it, and the recording can be kept on disk.
+    """
+    return record_together(function, [args])
+
+
+def record_each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Recording]:
+    """``record`` for each of the examples ``zip(*columns)``, which costs less than for one at a time."""
+    examples = _examples(columns)
+    return split_recording(record_together(function, examples, 0)) if examples else []
+
+
+def record_together(
+    function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int | None = None
+) -> Recording:
+    """One recording of several examples, which share nothing. ``first`` is the number of the first in its batch, if it is in one."""
+    watch_modules()
+    watch_functions()
+    recorder = Recorder(ByDepth(), function)
+    recorder.on_demand = partial(_refuse_demand, function)
+    recorder.unchanged.runs_later = True
+    try:
+        with recording_into(recorder), gc_paused():
+            for number, args in enumerate(examples):
+                recorder.forget_inputs()
+                try:
+                    recorder.end_example(*_record_example(recorder, function, args, number))
+                except Exception as error:
+                    if first is not None:
+                        error.add_note(f"in example {first + number} of the batch")
+                    raise
+        recorder.unchanged.check_modules()
+        module = module_of(function)
+        if module is None:
+            return recorder.close()
+        cells = paths_of_cells(module, [op.key for op in recorder.ops if not op.is_input and not is_function(op)])
+        return recorder.close(cells, paths_of(module) if any(op.shared for op in recorder.ops) else None)
+    finally:
+        recorder.end()
+
+
+def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) -> Planned:
+    """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``."""
+    if not recordings:
+        raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
+    return prepare(merge_recordings(recordings), scheduler or ByDepth())
+
+
+def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    if not columns:
+        raise ArgumentError("call the batched function with at least one list of arguments: fl.batch(f)(xs)")
+    lists = [list(column) for column in columns]
+    lengths = [len(column) for column in lists]
+    if len(set(lengths)) > 1:
+        raise ArgumentError(f"the lists of arguments have different lengths {lengths}; every example needs one of each")
+    return list(zip(*lists, strict=True))
+
+
+def _record_example(
+    recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int
+) -> tuple[list[LazyTensor], Any]:
+    """The outputs of one example, and its result without them."""
+    recorder.begin(number)
+    with RecordingMode(recorder):
+        outputs: list[LazyTensor] = []
+        given = [_lifted(recorder, arg) for arg in args]
+        copies = [
+            value for value, arg in zip(given, args, strict=True) if value is not arg and type(value) in (list, dict)
+        ]
+        before = [_items_of(copy) for copy in copies]
+        template = template_of(function(*given), LazyTensor, outputs)
+        if [_items_of(copy) for copy in copies] != before:
+            raise ArgumentError(
+                "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
+                f"Change a copy: `xs = list(xs)`\n  in example {number}"
+            )
+        return recorder.as_outputs(outputs), template
+
+
+def _items_of(container: list[Any] | dict[Any, Any]) -> list[int]:
+    """Which items there are, in which order."""
+    return [*map(id, container), *(map(id, container.values()) if isinstance(container, dict) else ())]
+
+
+def _lifted(recorder: Recorder, arg: Any) -> Any:
+    """Tensors that an example consists of are its values, alone or in a list, tuple or dict."""
+    if isinstance(arg, torch.Tensor):
+        return recorder.give(arg)
+    kind = type(arg)
+    if kind is list or kind is tuple:
+        if not any(isinstance(item, torch.Tensor) for item in arg):
+            return arg
+        return kind([recorder.give(item) if isinstance(item, torch.Tensor) else item for item in arg])
+    if kind is dict and any(isinstance(item, torch.Tensor) for item in arg.values()):
+        return {key: recorder.give(item) if isinstance(item, torch.Tensor) else item for key, item in arg.items()}
+    return arg
+
+
+def _refuse_demand(function: object, _: object) -> None:
+    name = getattr(function, "__name__", type(function).__name__)
+    raise ValueNotReadyError(
+        f"{name} asks for a value that is not computed yet, at {user_line()}, so what it does next cannot be recorded ahead. Run it "
+        "with fl.batch, which waits for values, or move the decision into a cell (`torch.where`)"
+    )
+
+
+def _device_of_inputs(planned: Planned) -> torch.device:
+    for column in planned.inputs:
+        if isinstance(column, tuple):
+            return column[0].device  # type: ignore[no-any-return]
+    return torch.get_default_device()

@@ -1,0 +1,1 @@
+"""Cells: functions that run for many members as one operation."""

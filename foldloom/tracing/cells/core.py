@@ -1,0 +1,446 @@
+"""Cells: the unit of batching."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
+from foldloom.execution import Kernel
+from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
+from foldloom.graph import Op, Type
+from foldloom.tracing.cells.nesting import Nesting, flatten, unflatten
+from foldloom.tracing.rules.modules import batched_module, can_be_batched, flat_results, is_hooked, returned_by_module
+from foldloom.tracing.scope import autocast_state, scope
+from foldloom.tracing.weights import module_of
+
+_PROBE_SIZE = 3
+"""How many members a cell is tried on to learn the types of its outputs."""
+
+Settings = tuple[tuple[str, Any, str], ...]
+"""Keyword arguments of a call, sorted by name, each with what tells it from values that merely equal it (1, 1.0, True)."""
+
+_cell_of_key: weakref.WeakValueDictionary[str, Cell] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A cell called with arguments of given types and nesting: its op, and the nesting of what it returns."""
+
+    op: Op
+    returns: Nesting
+
+
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+class Cell(torch.nn.Module):
+    """A function or module over tensors with the batch first, called with the arguments of one example.
+
+    A cell around a module shares that module's parameters, buffers, children and hooks under their own names, so that
+    wrapping changes no state dict and a hook on the cell is a hook on the module.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, compile: bool = False) -> None:
+        super().__init__()
+        self.__dict__["function"] = function
+        self.is_compiled = compile
+        if isinstance(function, torch.nn.Module):
+            for name, value in function.__dict__.items():
+                if name in _SHARED or name.endswith("_hooks"):
+                    self.__dict__[name] = value
+            self.training = function.training
+        self.label = getattr(function, "__name__", type(function).__name__)
+        self._signatures: dict[Any, Signature] = {}
+        self._compiled: dict[Any, tuple[Any, Callable[..., Sequence[torch.Tensor]]]] = {}
+        """By signature and mode, with the parts and weights it was compiled for."""
+        self._take_key(self._new_key())
+
+    def _new_key(self) -> str:
+        # Unique across processes: a cell that was unpickled here must not meet a namesake.
+        return f"{self.label}#{uuid.uuid4().hex}"
+
+    def _take_key(self, key: str) -> None:
+        self.key = key
+        _cell_of_key[key] = self
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        recorder = scope.recorder
+        if recorder is not None:
+            return recorder.call(self, args, settings)
+        if scope.running:
+            return self.call_batched(*args, **settings)
+        return self._call_alone(args, settings)
+
+    def forward(self, *args: Any, **settings: Any) -> Any:
+        return self(*args, **settings)
+
+    def call_batched(self, *args: Any, **settings: Any) -> Any:
+        """Call the function itself, on arguments that have the batch first."""
+        if self in scope.running:
+            raise NestedCellError(
+                f"cell {self.label} calls itself. A cell is one step of the computation and cannot recurse: let the function "
+                "given to fl.batch recurse, and call the cell from there"
+            )
+        recorder, running = scope.recorder, scope.running
+        scope.recorder, scope.running = None, (*running, self)
+        try:
+            return self.function(*args, **settings)
+        finally:
+            scope.recorder, scope.running = recorder, running
+
+    def _call_alone(self, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        leaves: list[Any] = []
+        nesting = flatten(tuple(args), leaves)
+        device = self.device
+        batched = [to_tensor(leaf, self, device).unsqueeze(0) for leaf in leaves]
+        if not batched:
+            raise _no_arguments(self)
+        outputs: list[Any] = []
+        returns = flatten(self.call_batched(*unflatten(nesting, iter(batched)), **settings), outputs)
+        _check_leading(self, outputs, 1, [describe(leaf) for leaf in batched])
+        return unflatten(returns, iter([output.squeeze(0) for output in outputs]))
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """Where the cell's weights live."""
+        return module_of(self.function)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the cell's weights are; None if it has none."""
+        module = self.module
+        if module is None:
+            return None
+        tensor = next(itertools.chain(module.parameters(), module.buffers()), None)
+        return None if tensor is None else tensor.device
+
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
+        """What a call with such arguments computes; found by trying, once."""
+        key = (types, nesting, settings, self.training, *autocast_state())
+        known = self._signatures.get(key)
+        if known is None:
+            known = self._signatures[key] = self._infer(types, nesting, settings)
+        return known
+
+    def takes(self, types: Sequence[Type]) -> bool:
+        """Whether one of torch's own modules can be called on blocks of such values as one operation."""
+        is_ragged = any(type.ragged for type in types)
+        return isinstance(self.function, torch.nn.Module) and can_be_batched(self.function, tuple(types), is_ragged)
+
+    def _infer(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
+        if not types:
+            raise _no_arguments(self)
+        if any(type.ragged for type in types):
+            returned = returned_by_module(self._ragged_form(types), types)
+            return Signature(
+                Op(self.key, types, returned.types, (nesting, settings), label=self.label), returned.nesting
+            )
+        returned, draws = _probe(self, types, nesting, {name: value for name, value, _ in settings})
+        outputs: list[Any] = []
+        returns = flatten(returned, outputs)
+        _check_leading(self, outputs, _PROBE_SIZE, types)
+        output_types = tuple([type_of(output[0]) for output in outputs])
+        op = Op(self.key, types, output_types, (nesting, settings), repeatable=not draws, label=self.label)
+        return Signature(op, returns)
+
+    def kernel(self, op: Op) -> Kernel:
+        """The batched function of one of this cell's ops, made in this process or in another."""
+        nesting, settings = cast(tuple[Nesting, Settings], op.settings)
+        try:
+            signature = self.signature(op.inputs, nesting, settings)
+        except CellError as error:
+            raise CellMismatchError(
+                f"the plan was made for another {op.label}: it expects {op}, but {error}"
+            ) from error
+        if signature.op.outputs != op.outputs:
+            raise CellMismatchError(
+                f"the plan was made for another {op.label}: it expects {op}, but this one is {signature.op}"
+            )
+        if any(type.ragged for type in op.inputs):
+            run = self._ragged_form(op.inputs)
+            return Kernel(op, lambda *operands: flat_results(run(*operands)), self.module)
+        keywords = {name: value for name, value, _ in settings}
+        flat = signature.returns == (tuple, len(op.outputs), (None,) * len(op.outputs))
+
+        def call(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+            arguments = operands if nesting is None else unflatten(nesting, iter(operands))
+            returned = self.call_batched(*arguments, **keywords)
+            if type(returned) is torch.Tensor:
+                return (returned,)
+            if flat:
+                return returned  # type: ignore[no-any-return]
+            outputs: list[Any] = []
+            if flatten(returned, outputs) != signature.returns:
+                raise CellOutputError(
+                    f"cell {self.label} returned its results in another nesting than when its types were inferred; it must "
+                    "return the same structure, with the same keys in the same order, for every batch"
+                )
+            return outputs
+
+        return Kernel(op, self._with_compiled(call, op) if self.is_compiled else call, self.module)
+
+    def _with_compiled(
+        self, call: Callable[..., Sequence[torch.Tensor]], op: Op
+    ) -> Callable[..., Sequence[torch.Tensor]]:
+        """The batched function with its elementwise work compiled, which is called wherever it can be."""
+        # Inductor is large, and most programs do without it.
+        from foldloom.tracing.cells.compiled import can_run, fused
+
+        parts = () if self.module is None else tuple(self.module.modules())
+        if torch._C._is_any_autocast_enabled() or any(map(is_hooked, parts)):
+            return call
+        device = self.device or torch.get_default_device()
+        training = tuple([part.training for part in parts])
+        key = (op.inputs, op.settings, self.training, training, torch.get_num_threads(), device)
+        # Weights may be replaced, tied, or made of another dtype behind our back.
+        tables = [table for part in parts for table in (part._parameters, part._buffers)]
+        weights = [(id(w), w.dtype, w.shape) for table in tables for w in table.values() if w is not None]
+        known, compiled = self._compiled.get(key, (None, call))
+        if known != (parts, weights):
+            try:
+                compiled = fused(call, op.inputs, self.module, device)
+            except Exception as error:
+                reason = str(error).strip().split("\n")[0]
+                raise CellError(
+                    f"cell {self.label} cannot be compiled for ({', '.join(map(repr, op.inputs))}): {reason}. Leave out "
+                    "`compile=True`, or move what stands in the way out of the cell"
+                ) from error
+            self._compiled[key] = (parts, weights), compiled
+
+        def call_compiled(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+            return compiled(*operands) if can_run(operands, device) else call(*operands)
+
+        return call_compiled
+
+    def _ragged_form(self, types: tuple[Type, ...]) -> Callable[..., Any]:
+        assert isinstance(self.function, torch.nn.Module), "only torch's own modules take ragged values"
+        form = batched_module(self.function, types, True)
+        assert form is not None, "a ragged call is only recorded where there is a rule for it"
+        return form
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Cell:
+        # The weights change their dtype or device, and what the cell returns may change with them.
+        self._signatures.clear()
+        self._compiled.clear()
+        if isinstance(self.function, torch.nn.Module):
+            self.function._apply(fn, recurse)
+        return self
+
+    def train(self, mode: bool = True) -> Cell:
+        if scope.recorder is not None and self.module is not None:
+            scope.recorder.unchanged.check_mode(self.module, mode)
+        super().train(mode)
+        if isinstance(self.function, torch.nn.Module):
+            self.function.train(mode)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            function = self.__dict__.get("function")
+            if isinstance(function, torch.nn.Module):
+                return getattr(function, name)
+            raise
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if isinstance(self.function, torch.nn.Module):
+            self.function._save_to_state_dict(destination, prefix, keep_vars)
+        else:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self.function, torch.nn.Module):
+            self.function._load_from_state_dict(*args, **kwargs)
+        else:
+            super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_signatures": {}, "_compiled": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # A cell that arrives in another process answers for the plans of the one it came from. A copy within one process
+        # is a cell of its own.
+        key = self.key if self.key not in _cell_of_key else self._new_key()
+        self._take_key(key)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise TypeError(
+            f"fl.cell cannot decorate a method: in {owner.__name__}.__init__ write `self.{name} = fl.cell(self._{name})`"
+        )
+
+    def extra_repr(self) -> str:
+        return self.label
+
+
+def cell(function: Callable[..., Any], *, compile: bool = False) -> Cell:
+    """Mark a function or module as a unit of batching.
+
+    Its positional arguments and its results are tensors, or tuples, lists and dicts of tensors, with the batch as the first
+    dimension; keyword arguments are settings, and calls with different settings run in different steps. The cell itself
+    is called with the arguments of one example: tensors, numpy arrays, Python numbers, results of other cells.
+
+    >>> import torch, foldloom as fl
+    >>> add = fl.cell(lambda x, y: x + y)
+    >>> add(torch.tensor(1.0), 2.0)
+    tensor(3.)
+    >>> fl.batch(lambda x: add(add(x, x), x))([1, 10, 100])
+    [tensor(3), tensor(30), tensor(300)]
+
+    With ``compile=True`` its elementwise work is compiled, forward and backward, when it first runs, which takes some seconds and a C++
+    compiler (what was compiled is kept on disk). What it computes may then depend on its arguments, weights and training mode alone:
+    anything else that it reads stays as it was.
+    """
+    if isinstance(function, Cell):
+        if compile and not function.is_compiled:
+            raise ArgumentError(f"{function.label} is a cell already: write `compile=True` where it is made one")
+        return function
+    if not callable(function):
+        raise ArgumentError(f"fl.cell takes a function or a module, not {type(function).__name__}")
+    return Cell(function, compile=compile)
+
+
+_cell_of_module: weakref.WeakKeyDictionary[torch.nn.Module, Cell] = weakref.WeakKeyDictionary()
+
+
+def cell_of_module(module: torch.nn.Module) -> Cell:
+    """The cell that stands for a module that nobody marked as one."""
+    known = _cell_of_module.get(module)
+    if known is None:
+        known = _cell_of_module[module] = Cell(module)
+    return known
+
+
+_paths_in: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, str]] = weakref.WeakKeyDictionary()
+
+
+def paths_of_cells(owner: torch.nn.Module, keys: Sequence[str]) -> dict[str, str]:
+    """The paths in their owner of cells, and of modules that a cell stands for, by their keys."""
+    known = _paths_in.get(owner, {})
+    if not all(key in known and _is_at(owner, known[key], key) for key in keys):
+        known = _paths_in[owner] = {}
+        for path, module in owner.named_modules():
+            cell = module if isinstance(module, Cell) else _cell_of_module.get(module)
+            if cell is not None:
+                known[cell.key] = path
+    return known
+
+
+def _is_at(owner: torch.nn.Module, path: str, key: str) -> bool:
+    """Whether the owner still has that cell, or its module, where it was found before."""
+    module: Any = owner
+    for name in path.split(".") if path else ():
+        module = module._modules.get(name)
+        if module is None:
+            return False
+    cell = _cell_of_key.get(key)
+    return cell is module or (cell is not None and cell.__dict__["function"] is module)
+
+
+def find_cell(key: str, owner: object) -> Cell:
+    """The live cell that a recorded op names: by its path in the owner, or by the key it was born with."""
+    found, whole = _cell_of_key.get(key), module_of(owner)
+    if found is None and whole is not None:
+        module = dict(whole.named_modules()).get(key)
+        found = module if isinstance(module, Cell) or module is None else cell_of_module(module)
+    if not isinstance(found, Cell):
+        where = "this process" if whole is None else type(whole).__name__
+        raise CellMismatchError(
+            f"the plan uses a cell {key!r} that {where} does not have. Run a plan with the model it was recorded with: "
+            "`fl.batch(model).run(plan)`, where the plan's recordings came from `fl.record(model, example)`"
+        )
+    return found
+
+
+def to_tensor(value: Any, cell: Cell, device: torch.device | None) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(unbatchable(cell, value)) from error
+
+
+def unbatchable(cell: Cell, value: object) -> str:
+    return (
+        f"cell {cell.label} was given {value!r:.60} ({type(value).__name__}), which cannot be batched. Positional arguments are "
+        "tensors, numpy arrays, numbers, results of cells, or tuples, lists and dicts of them; pass settings by keyword"
+    )
+
+
+def _no_arguments(cell: Cell) -> ArgumentError:
+    return ArgumentError(
+        f"cell {cell.label} was called with nothing to batch: give it at least one positional argument"
+    )
+
+
+def _check_leading(cell: Cell, outputs: Sequence[Any], count: int, given: Sequence[object]) -> None:
+    called = f"cell {cell.label}, called with {count} members of ({', '.join(map(str, given))}),"
+    if not outputs:
+        raise CellOutputError(f"{called} returned no tensor")
+    for output in outputs:
+        if not isinstance(output, torch.Tensor):
+            raise CellOutputError(
+                f"{called} returned {output!r:.60} ({type(output).__name__}). A cell returns tensors with the batch first, "
+                "or tuples, lists and dicts of them"
+            )
+        if output.ndim == 0 or output.shape[0] != count:
+            raise CellOutputError(
+                f"{called} returned {describe(output)}: the first dimension must be the batch, of size {count}. "
+                "Reduce over dimensions 1 and up (`x.sum(-1)`), never over dimension 0"
+            )
+
+
+def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]) -> tuple[Any, bool]:
+    """Call the cell on made-up members, leaving no trace of it: buffers and random state are put back. What it returns, and
+    whether it draws random numbers, now or when it is trained.
+
+    Zeros suit most functions (they are valid rows of any table); some need positive numbers.
+    """
+    module = cell.module
+    buffers = [] if module is None else [(buffer, buffer.clone()) for buffer in module.buffers()]
+    failure: Exception | None = None
+    for fill in (0, 1):
+        arguments = [
+            torch.full((_PROBE_SIZE, *type.shape), fill, dtype=dtype_of(type), device=cell.device) for type in types
+        ]
+        try:
+            given = arguments if nesting is None else unflatten(nesting, iter(arguments))
+            with torch.no_grad(), torch.random.fork_rng():
+                before = random_state(cell.device)
+                returned = cell.call_batched(*given, **settings)
+                _call_in_training(cell, given, settings)
+                return returned, not torch.equal(random_state(cell.device), before)
+        except NestedCellError:
+            raise
+        except Exception as error:
+            failure = failure or error
+        finally:
+            for buffer, value in buffers:
+                # Writing what is there already would still count as a change to autograd.
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+    raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
+
+
+def _call_in_training(cell: Cell, given: Sequence[Any], settings: dict[str, Any]) -> None:
+    """Once more, as when it is trained, if it is not: recordings are kept, and run in both modes."""
+    resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
+    for part in resting:
+        part.training = True
+    try:
+        if resting:
+            cell.call_batched(*given, **settings)
+    except Exception:
+        torch.rand(1)  # what cannot be tried may draw
+    finally:
+        for part in resting:
+            part.training = False

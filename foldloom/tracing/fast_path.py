@@ -1,0 +1,66 @@
+"""Decorators for what is called once for every node: calls of known signatures are recorded in C, others are left to Python.
+
+Where `_fast_path.c` was not compiled, everything is left to Python, which takes longer and comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from foldloom.graph import Ints
+
+Otherwise = TypeVar("Otherwise", bound=Callable[..., Any])
+
+try:
+    from foldloom.tracing import _fast_path
+except ImportError:
+    _fast_path = None  # type: ignore[assignment]
+
+is_compiled = _fast_path is not None
+
+
+def cell(otherwise: Otherwise) -> Otherwise:
+    """For the method of a recorder that records a cell."""
+    return _fast_path.cell(otherwise) if is_compiled else otherwise
+
+
+def module(otherwise: Otherwise) -> Otherwise:
+    """For the method of a recorder that records a module."""
+    return _fast_path.module(otherwise) if is_compiled else otherwise
+
+
+def reported(otherwise: Otherwise) -> Otherwise:
+    """For the method of a mode that torch reports calls to."""
+    return _fast_path.reported(otherwise) if is_compiled else otherwise
+
+
+def method(function: Any, otherwise: Otherwise) -> Otherwise:
+    """For a method of handles, which records a function."""
+    return _fast_path.method(function, otherwise) if is_compiled else otherwise
+
+
+def operator(function: Any, otherwise: Otherwise) -> Otherwise:
+    """For one of two arguments, which have no names."""
+    return _fast_path.operator(function, otherwise) if is_compiled else otherwise
+
+
+def reflected(function: Any, otherwise: Otherwise) -> Otherwise:
+    """For one that takes them the other way round."""
+    return _fast_path.reflected(function, otherwise) if is_compiled else otherwise
+
+
+def numbers(column: list[int]) -> Ints:
+    """A column of whole numbers as an array."""
+    # A list whose appends are watched is not one that C may look into.
+    if is_compiled and type(column) is list:
+        return np.frombuffer(_fast_path.numbers(column), np.int64)
+    return np.array(column, np.int64)
+
+
+def bind(**meant: Any) -> None:
+    """Say what types and functions are meant."""
+    if is_compiled:
+        _fast_path.bind(**meant)

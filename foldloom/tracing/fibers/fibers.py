@@ -1,0 +1,419 @@
+"""Fibers: many tasks in one thread, each with a stack of its own.
+
+A task that needs something that only a batch can give parks, the others go on, and when every task is parked or done,
+what they wait for is made for many of them at once. The tasks are ordinary code: anything on their stacks may park, however
+deep, which generators and `async` could not give.
+
+**Who runs.** The greenlet that called `run` is the hub. It lets one fiber run at a time, and a fiber that pauses always returns
+to it, so that there is one place where things are decided: who is next, when to advance, what to end. A `run` inside a task
+makes a group of its own, whose owner pauses until the group is done. To start a greenlet costs about twenty times as much as to switch
+to one; so tasks follow one another in one fiber until one of them pauses, and fibers that are free are kept for the next tasks.
+
+**Who goes on.** Tasks that are parked may wait for different kinds of things: most of a batch of parsers for the next action, those
+that are done for the names of all relations. If one kind is what at least half of them wait for, it alone is made; the others wait until more
+have joined them.
+
+**Whose state.** Torch keeps modes and settings for the whole thread or process, and a task may park within `torch.no_grad()`. They
+belong to the task: it starts with those that held where `run` was called, and has its own again when it goes on. A fiber
+that pauses returns to what held around the outermost `run`, so that only differences from that have to be noted, and there
+usually are none. What stands in `TorchState` (`torch_state.py`), the layers of `torch.func` and context variables are kept apart. Other state of the process
+(`random`, numpy's generator, `warnings`, levels of forward-mode AD) is shared, as in a loop.
+
+**Whose random numbers.** As long as no task pauses, all draw from torch's default generator in turn, exactly as in a loop. A task
+that has drawn or seeded when it pauses takes the generator's state with it and continues it later, whatever others draw in between; the
+others go on with a stream whose seed is derived from that state, so that no two tasks see the same numbers. A draw can only be
+noticed when a fiber pauses: if earlier tasks in the same fiber have drawn, the one that pauses counts as having drawn. Everything is
+determined by the generator's state before `run`.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Set
+from contextvars import Context, copy_context
+from typing import Any, NoReturn, TypeVar
+
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
+from torch import _C, get_default_dtype, is_grad_enabled
+from torch._C import _functorch
+from torch._C import _len_torch_function_stack as count_function_modes
+from torch._C import _pop_torch_function_stack as pop_function_mode
+from torch._C import _push_on_torch_function_stack as push_function_mode
+from torch._C._functorch import maybe_current_level as current_layer
+from torch.utils._device import DeviceContext
+
+from foldloom.errors import RecordingError
+from foldloom.tracing.fibers.torch_state import TorchState, cross_inference_mode, outline, streams
+
+T = TypeVar("T")
+
+_MOST_IDLE = 256
+"""How many free fibers are kept; each holds some 20 kB."""
+
+_PATIENCE = 100
+"""How often a task that is being ended may try to pause before it is given up."""
+
+
+class Fibers:
+    """Runs tasks, each in a fiber of its own. One that parks waits for the next `advance` that is for its kind. This is called once
+    whenever all tasks are parked or done, with the kinds that it is for, in the torch state of the outermost `run`.
+
+    >>> fibers = Fibers(lambda kinds: print("advance"))
+    >>> def task(name):
+    ...     print(name, "asks")
+    ...     fibers.park()
+    ...     return name
+    >>> fibers.run([lambda: task("first"), lambda: task("second")])
+    first asks
+    second asks
+    advance
+    ['first', 'second']
+    """
+
+    def __init__(self, advance: Callable[[Set[Hashable]], None], *, noun: str = "task") -> None:
+        self._advance = advance
+        self._noun = noun  # what errors call a task
+        self.idle: list[_Fiber] = []
+        """Fibers that are free. They go with the run: whoever walks the stack of one that was started deeper than where it is
+        resumed, as torch does to describe an error, finds nothing below it."""
+        self._thread = threading.get_ident()
+        self._hub: greenlet | None = None
+        self._unstarted: deque[_Group] = deque()
+        self._parked: list[_Fiber] = []
+        self._ready: deque[_Fiber] = deque()
+
+    def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
+        """The results of the tasks, in order.
+
+        If a task raises, all others are ended, their `finally` blocks run, and the exception is raised here with a note that says which
+        task it was; so is what `advance` raises, from the outermost `run`. Called inside a task, `run` lets the new
+        tasks take turns with all others, and what they raise can be caught there.
+        """
+        if threading.get_ident() != self._thread:
+            raise RecordingError("fibers belong to the thread that made them: make another Fibers object in this one")
+        group = _Group(list(tasks))
+        if not group.results:
+            return []
+        fiber = getcurrent()
+        if isinstance(fiber, _Fiber) and fiber.fibers is self:
+            if fiber.ending:
+                self._refuse(fiber)
+            group.owner = fiber
+            fiber.waits_for = group
+            self._unstarted.append(group)
+            try:
+                self._pause(fiber)
+            except BaseException:
+                if not group.all_started:  # interrupted before it was away
+                    self._unstarted.remove(group)
+                raise
+            finally:
+                fiber.waits_for = None
+        elif self._hub is not None:
+            raise RecordingError(
+                "run was called by `advance` or by a greenlet inside a task: call it from the task itself"
+            )
+        else:
+            self._run_outermost(group, fiber)
+        if group.failure is not None:
+            index, error = group.failure
+            group.failure = None
+            error.add_note(f"in {self._noun} {index}")
+            try:
+                raise error
+            finally:
+                del error  # else it would hold this frame, which holds it
+        return group.results
+
+    def park(self, kind: Hashable = None) -> None:
+        """Called inside a task: returns after the next `advance` that is for this kind."""
+        fiber = getcurrent()
+        if not isinstance(fiber, _Fiber) or fiber.fibers is not self:
+            raise RecordingError("park was called outside of any fiber: only a task given to `run` can park")
+        if fiber.ending:
+            self._refuse(fiber)
+        fiber.kind = kind
+        self._parked.append(fiber)
+        self._pause(fiber)
+
+    def _pause(self, fiber: _Fiber) -> None:
+        assert self._hub is not None
+        fiber.group.paused[fiber] = None
+        self._leave(fiber)
+        try:
+            self._hub.switch()
+        except BaseException:
+            if fiber in self._parked:  # interrupted before it was away
+                self._parked.remove(fiber)
+            raise
+        finally:
+            self._return(fiber)
+
+    def _refuse(self, fiber: _Fiber) -> NoReturn:
+        fiber.refused += 1
+        if fiber.refused > _PATIENCE:
+            assert self._hub is not None
+            self._leave(fiber)
+            self._hub.switch()  # for ever
+        raise GreenletExit
+
+    # In the hub.
+
+    def _run_outermost(self, group: _Group, hub: greenlet) -> None:
+        self._hub = hub
+        # Here modes would see, and slow down, what is done between two fibers.
+        self._base = group.state.without_modes()
+        self._base_level = current_layer() or 0
+        self._unstarted.append(group)
+        try:
+            if group.state != self._base:
+                self._base.apply()
+            self._streams = streams()
+            self._streams_known = True
+            self._take_turns(group)
+        except BaseException as error:
+            self._end(group, error)
+            raise
+        finally:
+            while self.idle:
+                self.idle.pop().throw()
+            self._hub = None
+            self._unstarted.clear()
+            self._parked.clear()
+            self._ready.clear()
+            if not group.state.holds():
+                group.state.apply()
+
+    def _take_turns(self, outermost: _Group) -> None:
+        while True:
+            if self._ready:
+                fiber = self._ready.popleft()
+                if fiber.ending:
+                    continue
+            elif self._unstarted:
+                fiber = self._start(self._unstarted[0])
+            else:
+                self._advance_most(outermost)
+                continue
+            if not self._streams_known:
+                for stream in self._streams:
+                    stream.refresh()
+                self._streams_known = True
+            group = fiber.group
+            fiber.switch()
+            if not group.all_started and fiber.index + 1 == len(group.results):
+                group.all_started = True
+                self._unstarted.remove(group)
+            if group.failure is not None:
+                self._end(group, group.failure[1])
+            if group.failure is not None or (group.all_started and not group.paused):
+                if group.owner is None:
+                    return
+                self._ready.appendleft(group.owner)
+
+    def _start(self, group: _Group) -> _Fiber:
+        assert self._hub is not None
+        fiber = self.idle.pop() if self.idle else _Fiber()
+        fiber.parent = self._hub
+        fiber.fibers, fiber.group = self, group
+        return fiber
+
+    def _advance_most(self, outermost: _Group) -> None:
+        kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
+        with_modes = outermost.state != self._base
+        if with_modes:
+            outermost.state.apply()
+        try:
+            self._advance(kinds)
+        finally:
+            if with_modes or not self._base.holds():
+                self._base.apply()
+            self._streams_known = False
+        # In the order of the tasks, whoever came first.
+        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
+        self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
+
+    def _end(self, group: _Group, reason: BaseException) -> None:
+        """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""
+        if not group.all_started:
+            group.all_started = True
+            self._unstarted.remove(group)
+        for fiber in list(group.paused):
+            if fiber.waits_for is not None:
+                self._end(fiber.waits_for, reason)
+            fiber.ending = True
+            fiber.throw(GreenletExit)
+            if not fiber.dead:
+                _given_up.append(fiber)
+                warnings.warn(
+                    f"{self._noun} {fiber.index} does not end: it keeps catching GreenletExit. Let it catch Exception instead of "
+                    "BaseException; until then its memory is lost",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        for index, error in group.late_failures:
+            reason.add_note(f"while {self._noun} {index} was being ended because of this, it raised {error!r}")
+        group.late_failures.clear()
+
+    # In a fiber.
+
+    def work(self, fiber: _Fiber) -> None:
+        """Run tasks of the fiber's group until one of them has paused or none is left."""
+        group = fiber.group
+        results, context = group.results, group.context
+        at_home = group.state == self._base
+        guard = None
+        if not at_home:
+            guard = cross_inference_mode(group.state.inference)
+            group.state.apply()
+        if group.owner is not None:
+            for layer in reversed(group.owner.layers):
+                _functorch.push_dynamic_layer_stack(layer)
+        grad, dtype = group.state.grad, group.state.dtype
+        try:
+            for index, task in group.tasks:
+                fiber.index = index
+                fiber.gr_context = context.copy()
+                results[index] = task()
+                # What one call without `with` leaves behind must not reach the next task; all else is looked at in the end.
+                if (
+                    is_grad_enabled() is not grad or get_default_dtype() is not dtype or count_function_modes()
+                ) and not group.state.holds():
+                    group.state.apply()
+                if group.paused and fiber in group.paused:
+                    break
+        except BaseException as error:
+            if not fiber.ending:
+                group.failure = (fiber.index, error)
+            elif not isinstance(error, GreenletExit):
+                group.late_failures.append((fiber.index, error))
+        self._pop_layers()
+        if guard is not None:
+            guard.__exit__(None, None, None)
+        if not self._base.holds():
+            self._base.apply()
+        if fiber.has_stream:
+            for stream in self._streams:
+                stream.give_back(fiber)
+            fiber.has_stream = False
+        self._streams_known = False
+        group.paused.pop(fiber, None)
+
+    def _leave(self, fiber: _Fiber) -> None:
+        """To what holds in the hub."""
+        base = self._base
+        here = outline() == base.outline
+        if here:
+            # By far the most frequent differences, in a tenth of the time.
+            grad, count = is_grad_enabled(), count_function_modes()
+            if count or grad is not base.grad:
+                modes = [pop_function_mode() for _ in range(count)]
+                if grad is not base.grad:
+                    _C._set_grad_enabled(base.grad)
+                fiber.grad, fiber.function_modes = grad, modes
+                here = DeviceContext not in map(type, modes)
+        if not here or not (base.plain or base.holds()):
+            self._take_up_modes(fiber)
+            fiber.state = TorchState.capture()
+            fiber.layers = self._pop_layers()
+            fiber.guard = cross_inference_mode(base.inference)
+            base.apply()
+        for stream in self._streams:
+            stream.part(fiber)
+
+    def _return(self, fiber: _Fiber) -> None:
+        """To what held where the fiber paused."""
+        if fiber.has_stream:
+            for stream in self._streams:
+                stream.join(fiber)
+        if fiber.state is not None:
+            if fiber.guard is not None:
+                fiber.guard.__exit__(None, None, None)
+            while fiber.layers:
+                _functorch.push_dynamic_layer_stack(fiber.layers.pop())
+            fiber.state.apply()
+            fiber.state = fiber.guard = None
+        self._take_up_modes(fiber)
+
+    def _take_up_modes(self, fiber: _Fiber) -> None:
+        if fiber.grad is not None:
+            if fiber.grad is not self._base.grad:
+                _C._set_grad_enabled(fiber.grad)
+            while fiber.function_modes:
+                push_function_mode(fiber.function_modes.pop())
+            fiber.grad = None
+
+    def _pop_layers(self) -> list[Any]:
+        """The layers of `torch.func` above those that were there around the outermost `run`, taken away."""
+        layers: list[Any] = []
+        while (current_layer() or 0) > self._base_level:
+            layers.append(_functorch.pop_dynamic_layer_stack())
+        return layers
+
+
+def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
+    """The kinds to advance now: one that is wanted by at least half of all, or else all."""
+    most = max(waiting, key=waiting.__getitem__)
+    return {most} if 2 * waiting[most] >= waiting.total() else waiting.keys()
+
+
+class _Group:
+    """The tasks of one call of `run`."""
+
+    def __init__(self, tasks: list[Callable[[], Any]]) -> None:
+        self.tasks = enumerate(tasks)
+        self.results: list[Any] = [None] * len(tasks)
+        self.state = TorchState.capture()
+        self.context: Context = copy_context()
+        self.owner: _Fiber | None = None
+        self.all_started = False
+        self.paused: dict[_Fiber, None] = {}
+        """Fibers whose task has paused and is not done."""
+        self.failure: tuple[int, BaseException] | None = None
+        self.late_failures: list[tuple[int, BaseException]] = []
+
+
+class _Fiber(greenlet):  # type: ignore[misc]
+    fibers: Fibers
+    group: _Group
+
+    def __init__(self) -> None:
+        super().__init__(_live)
+        self.index = -1
+        self.kind: Hashable = None
+        self.waits_for: _Group | None = None
+        self.ending = False
+        self.refused = 0
+        self.has_stream = False
+        """Whether it draws from a stream of its own."""
+        self.grad: bool | None = None
+        self.function_modes: list[Any] = []
+        """Its torch state while it is away, if it differs from the hub's in these two things."""
+        self.state: TorchState | None = None
+        """Its torch state while it is away, if it differs in other things; with the layers and the guard that go with it."""
+        self.layers: list[Any] = []
+        self.guard: Any = None
+
+
+def _live() -> None:
+    """What every fiber does. One that is idle must not hold itself, or it could never be freed."""
+    while True:
+        fiber = getcurrent()
+        assert isinstance(fiber, _Fiber)
+        fiber.fibers.work(fiber)
+        idle = fiber.fibers.idle
+        del fiber.fibers, fiber.group
+        if fiber.ending or len(idle) >= _MOST_IDLE:
+            return
+        fiber.gr_context = None
+        idle.append(fiber)
+        hub = fiber.parent
+        assert hub is not None
+        del fiber, idle
+        hub.switch()
+
+
+_given_up: list[_Fiber] = []
+"""Kept, because freeing a greenlet means ending it."""

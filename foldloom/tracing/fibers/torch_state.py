@@ -1,0 +1,234 @@
+"""Torch's state of the thread and of the process, as something that can be noted, left and taken up again.
+
+Modes and settings are a `TorchState`; a default generator, from which several draw in turn, is a `Stream`. Which of them belongs to whom
+is for `fibers` to decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from ctypes import c_char
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import _C, get_default_dtype, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled
+from torch._C import (
+    _autograd,
+    _get_deterministic_algorithms,
+    _is_any_autocast_enabled,
+    _is_multithreading_enabled,
+    _is_torch_function_enabled,
+)
+from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
+from torch._C import _len_torch_function_stack as count_function_modes
+from torch._C import _pop_torch_function_stack as pop_function_mode
+from torch._C import _push_on_torch_function_stack as push_function_mode
+from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensor_hooks
+from torch._C._functorch import maybe_current_level as current_layer
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+
+if TYPE_CHECKING:
+    from foldloom.tracing.fibers.fibers import _Fiber
+
+
+class Stream:
+    """One of torch's default generators, and who draws from what."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._own: dict[_Fiber, torch.Tensor] = {}
+        """What those fibers will draw from that do not draw from the common stream."""
+        self._parted = 0
+        self._bytes_at = (c_char * generator.get_state().nbytes).from_address
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Note where the common stream is: tasks that do not pause, and `advance`, draw from it without being watched."""
+        self._common = self._generator.get_state()
+        self._content = self._bytes_at(self._common.data_ptr()).raw
+
+    def part(self, fiber: _Fiber) -> None:
+        """The fiber pauses: what it would draw next is kept for it, if it has drawn at all."""
+        now = self._generator.get_state()
+        if fiber.has_stream and fiber in self._own:
+            self._own[fiber] = now
+            self._generator.set_state(self._common)
+            return
+        # Comparing tensors takes ten times as long, and this is done whenever a fiber pauses.
+        content = self._bytes_at(now.data_ptr()).raw
+        if content == self._content:
+            return
+        self._own[fiber] = now
+        fiber.has_stream = True
+        self._parted += 1
+        digest = hashlib.blake2b(content, digest_size=8, salt=self._parted.to_bytes(8, "little")).digest()
+        self._generator.manual_seed(int.from_bytes(digest, "little"))
+        self.refresh()
+
+    def join(self, fiber: _Fiber) -> None:
+        if fiber in self._own:
+            self._generator.set_state(self._own[fiber])
+
+    def give_back(self, fiber: _Fiber) -> None:
+        """The fiber's tasks are done."""
+        if self._own.pop(fiber, None) is not None:
+            self._generator.set_state(self._common)
+
+
+def streams() -> list[Stream]:
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    return [Stream(generator) for generator in generators]
+
+
+class TorchState(NamedTuple):
+    """What torch keeps for the whole thread, or the whole process, and a task may change for itself."""
+
+    outline: tuple[Any, ...]
+    plain: bool
+    """Whether nothing is on that has settings, so that the outline says all."""
+    grad: bool
+    inference: bool
+    dtype: torch.dtype
+    anomaly: tuple[bool, bool]
+    deterministic: tuple[bool, bool]
+    multithreading: bool
+    overrides: Any
+    autocast: tuple[Any, ...]
+    hooks_refusal: str | None
+    hooks: tuple[Any, ...]
+    dispatch_modes: tuple[Any, ...]
+    function_modes: tuple[Any, ...]
+    device_context: Any
+
+    @staticmethod
+    def capture() -> TorchState:
+        hooks = _saved_tensor_hooks()
+        modes = count_dispatch_modes() + count_function_modes()
+        anomaly, deterministic = is_anomaly_enabled(), _get_deterministic_algorithms()
+        return TorchState(
+            outline(),
+            not (anomaly or deterministic or hooks or modes or _is_any_autocast_enabled()),
+            is_grad_enabled(),
+            is_inference_mode_enabled(),
+            get_default_dtype(),
+            (anomaly, torch.is_anomaly_check_nan_enabled()),
+            (deterministic, _C._get_deterministic_algorithms_warn_only()),
+            _is_multithreading_enabled(),
+            _C._get_torch_function_state(),  # type: ignore[attr-defined]
+            _autocast_settings(),
+            _autograd._saved_tensors_hooks_get_disabled_error_message(),
+            hooks,
+            tuple(_get_current_dispatch_mode_stack()),
+            _function_modes(),
+            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+        )
+
+    def holds(self) -> bool:
+        """Whether this is the state now. Settings of what is off, before and now, are not looked at."""
+        return (
+            is_grad_enabled() is self.grad
+            and count_function_modes() == len(self.function_modes)
+            and outline() == self.outline
+            and (self.plain or TorchState.capture() == self)
+        )
+
+    def without_modes(self) -> TorchState:
+        if not (self.dispatch_modes or self.function_modes):
+            return self
+        self.apply(modes=False)
+        try:
+            return TorchState.capture()
+        finally:
+            self.apply()
+
+    def apply(self, *, modes: bool = True) -> None:
+        """Make this the state: all but inference mode and layers of `torch.func`, which can only be entered and left."""
+        # Modes would see what is called here, so they go first and come last.
+        while count_function_modes():
+            pop_function_mode()
+        while count_dispatch_modes():
+            _pop_mode()
+        _C._set_torch_function_state(self.overrides)  # type: ignore[attr-defined]
+        _C._set_grad_enabled(self.grad)
+        torch.set_default_dtype(self.dtype)
+        torch.set_anomaly_enabled(*self.anomaly)
+        _C._set_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
+        _C._set_multithreading_enabled(self.multithreading)
+        if _autocast_settings() != self.autocast:
+            *devices, cached = self.autocast
+            for device, enabled, dtype in devices:
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+            torch.set_autocast_cache_enabled(cached)
+            torch.clear_autocast_cache()  # it holds weights that were cast for another fiber, perhaps without gradients
+        _autograd._saved_tensors_hooks_enable()
+        _take_saved_tensor_hooks()
+        for pack, unpack in self.hooks:
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+        if self.hooks_refusal is not None:
+            _autograd._saved_tensors_hooks_disable(self.hooks_refusal, False)
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context if modes else None
+        if modes:
+            for mode in self.dispatch_modes:
+                _push_mode(mode)
+            for mode in self.function_modes:
+                push_function_mode(mode)
+
+
+def outline() -> tuple[Any, ...]:
+    """All but the grad mode and function modes."""
+    return (
+        is_inference_mode_enabled(),
+        get_default_dtype(),
+        is_anomaly_enabled(),
+        _get_deterministic_algorithms(),
+        _is_multithreading_enabled(),
+        _is_torch_function_enabled(),
+        _is_any_autocast_enabled(),
+        count_dispatch_modes(),
+        top_saved_tensor_hooks(True),
+        current_layer(),
+    )
+
+
+def _function_modes() -> tuple[Any, ...]:
+    return tuple([_C._get_function_stack_at(number) for number in range(count_function_modes())])
+
+
+def _autocast_settings() -> tuple[Any, ...]:
+    devices = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        devices.append(accelerator.type)
+    settings = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+    return (*settings, torch.is_autocast_cache_enabled())
+
+
+def _take_saved_tensor_hooks() -> list[Any]:
+    """All of them, outermost first."""
+    hooks: list[Any] = []
+    while (top := top_saved_tensor_hooks(True)) is not None:
+        hooks.insert(0, top)
+        _autograd._pop_saved_tensors_default_hooks()
+    return hooks
+
+
+def _saved_tensor_hooks() -> tuple[Any, ...]:
+    hooks = _take_saved_tensor_hooks()
+    for pack, unpack in hooks:
+        _autograd._push_saved_tensors_default_hooks(pack, unpack)
+    return tuple(hooks)
+
+
+def cross_inference_mode(inside: bool) -> Any:
+    """Enter or leave inference mode, if that is to be done; exiting what is returned brings back all that held before.
+
+    Guards of different fibers do not nest, which is no harm: each brings back what it found, not what another changed.
+    """
+    if is_inference_mode_enabled() is inside:
+        return None
+    guard = _C._InferenceMode(inside)
+    guard.__enter__()
+    return guard

@@ -1,0 +1,127 @@
+"""What a function returns, found by calling it once on tensors that have shapes and no data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from foldloom.execution.kernels import dtype_of, type_of
+from foldloom.graph import Type
+from foldloom.tracing.functions.calls import Call, Operand, leaves_of, with_constants
+from foldloom.tracing.scope import recording_paused
+
+
+class Returned(NamedTuple):
+    """What a function returns: the types of its tensors, and the nesting that they are in, with whatever else there is."""
+
+    nesting: Any
+    types: tuple[Type, ...]
+    shares_with: int | None = None
+    """The operand whose memory the first of them lies in."""
+    is_operand: bool = False
+    """Whether the function returns that operand itself."""
+
+
+_NO_ANSWER = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    NotImplementedError,  # what torch raises for operators that have no kernel for tensors without data
+)
+
+
+class NeedsValuesError(Exception):
+    """What the function returns depends on the values it is given: it cannot be known before they are."""
+
+
+def inferred(call: Call) -> Returned:
+    try:
+        blocks, result = _without_data(call)
+    except _NO_ANSWER as error:
+        raise NeedsValuesError from error
+    except Exception as error:
+        if _runs_on_ones(call):
+            raise NeedsValuesError from error
+        raise
+    leaves: list[Any] = []
+    nesting = leaves_of(result, leaves)
+    types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
+    if len(types) < len(leaves):
+        nesting = with_constants(nesting, iter(leaves), lambda leaf: not isinstance(leaf, torch.Tensor))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    shares_with = _operand_in_memory_of(tensors[0], blocks) if tensors else None
+    return Returned(nesting, types, shares_with, any(result is block for block in blocks))
+
+
+def _operand_in_memory_of(tensor: torch.Tensor, blocks: Sequence[torch.Tensor]) -> int | None:
+    memory = tensor.untyped_storage()._cdata
+    return next((number for number, block in enumerate(blocks) if block.untyped_storage()._cdata == memory), None)
+
+
+@contextmanager
+def _nothing_logged() -> Iterator[None]:
+    """Torch logs what fails here, beside raising it; the caller hears of it with the line that it comes from."""
+    log = logging.getLogger(fake_tensor.__name__)
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _without_data(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with recording_paused(), torch.no_grad(), _nothing_logged():
+        with mode:
+            blocks = [torch.empty(type.shape, dtype=dtype_of(type)) for type in call.operands]
+        weights = {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _weights(call)}
+        args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
+        with mode:
+            return blocks, call.function(*args, **kwargs)
+
+
+def _runs_on_ones(call: Call) -> bool:
+    """Whether only the inference fails, which has its gaps, and not the call."""
+    with recording_paused(), torch.no_grad(), torch.random.fork_rng(devices=()):
+        blocks = [torch.ones(type.shape, dtype=dtype_of(type)) for type in call.operands]
+        weights = {id(tensor): tensor.detach().clone() for tensor in _weights(call)}
+        args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
+        try:
+            call.function(*args, **kwargs)
+        except Exception:
+            return False
+        return True
+
+
+def _type_of(tensor: torch.Tensor) -> Type:
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+        raise NeedsValuesError
+    return type_of(tensor)
+
+
+def _weights(call: Call) -> list[torch.Tensor]:
+    return [tensor for tensor in call.tensors() if not isinstance(tensor, Operand)]
+
+
+def _with_weights_replaced(value: Any, others: Mapping[int, torch.Tensor]) -> Any:
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return others.get(id(value), value)
+    if kind is tuple or kind is list:
+        return kind([_with_weights_replaced(item, others) for item in value])
+    if kind is dict:
+        return {key: _with_weights_replaced(item, others) for key, item in value.items()}
+    return value

@@ -1,0 +1,1 @@
+"""Functionalization: views and changes in place over values that never change."""

@@ -1,0 +1,193 @@
+"""Changes in place, and views that must notice them.
+
+Values never change. A change in place makes a new value, for which the handle stands from then on; if the handle is a view, what it is a
+view of changes with it, and so does every other view of that which is still in use.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foldloom.errors import ArgumentError
+from foldloom.tracing.functions.calls import name_of
+from foldloom.tracing.functions.special import (
+    CHANGE_SHAPE,
+    functional_of,
+    with_element,
+    with_gradient_of,
+    with_item,
+    write_view,
+)
+from foldloom.tracing.lazy_tensor import LazyTensor, Views
+from foldloom.tracing.mutation.views import note_views
+
+if TYPE_CHECKING:
+    from foldloom.tracing.recorder import Recorder
+
+
+def call_in_place(recorder: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target = args[0] if args else kwargs.get("input")
+    if type(target) is not LazyTensor or _was_given(recorder, target):
+        raise _not_ours(recorder, function.__name__)
+    twin = functional_of(function)
+    if twin in CHANGE_SHAPE:
+        if target._type.ragged:
+            _assign(recorder, target, recorder.dense(target))
+        return _change_shape(recorder, target, twin, args[1:], kwargs)
+    result = recorder.call_function(twin, args, kwargs)
+    if result._type is not target._type and result.shape == target.shape:
+        if not torch.can_cast(result.dtype, target.dtype):
+            raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
+        result = result.to(target.dtype)
+    replace(recorder, target, result)
+    return target
+
+
+def _not_ours(recorder: Recorder, name: str) -> ArgumentError:
+    return ArgumentError(
+        f"a tensor that was made outside is changed in place (`{name}`), by which a value that is not computed yet would leave "
+        "the batch. Change a copy (`x = x.clone()`), make the tensor inside the function given to fl.batch (`torch.zeros`), or "
+        f"write `x = x + 1` instead of `x += 1`\n  {recorder.where()}"
+    )
+
+
+def _was_given(recorder: Recorder, target: LazyTensor) -> bool:
+    """Whether a change in place would have to reach a tensor of the user's."""
+    if getattr(target, "_source", (None, None))[0] is recorder.given:
+        return True
+    return target._recorder is recorder.given or (not target._type.ragged and target._value in recorder.users_own)
+
+
+def set_item(recorder: Recorder, target: LazyTensor, index: Any, value: Any) -> None:
+    """``target[index] = value``."""
+    if type(target) is not LazyTensor:
+        raise _not_ours(recorder, "[...] =")
+    if (
+        target._type.ragged
+        and type(index) is int
+        and type(value) is LazyTensor
+        and value._type is target._type.row
+        and value._recorder is recorder
+        and not _was_given(recorder, target)
+        and torch.is_grad_enabled()
+    ):
+        _write_row(recorder, target, index, value)
+        return
+    if type(index) is int and target._type.shape:
+        length = len(target)
+        if not -length <= index < length:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {length}")
+        changed = recorder.call_function(with_element, (target, recorder.number(index % length), value), None)
+    else:
+        changed = recorder.call_function(with_item, (target, index, value), None)
+    replace(recorder, target, changed)
+
+
+def replace(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
+    """From now on the target stands for the result, and so does every view of it for a view of the result."""
+    if _was_given(recorder, target):
+        raise _not_ours(recorder, "in place")
+    group, index = getattr(target, "_source", (None, None))
+    if group is not None and result.shape != target.shape:
+        raise RuntimeError(f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}")
+    if group is None:
+        _assign(recorder, target, _with_gradient_of(recorder, target, result))
+    elif type(group) is LazyTensor:
+        _write_row(recorder, group, index, _with_gradient_of(recorder, target, result))
+    else:
+        _write_view(recorder, group, index, result)
+
+
+def _assign(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
+    target._value, target._type, target._depth = result._value, result._type, result._depth
+    _refresh_views(recorder, target)
+
+
+def _write_row(recorder: Recorder, values: LazyTensor, index: Any, result: LazyTensor) -> None:
+    """A row of a list, or some of its rows, has changed. Numbers tell which value each row is."""
+    rows = list(values._value)
+    if isinstance(index, int):
+        rows[index] = result._value
+    else:
+        rows[index] = [row._value for row in recorder.rows_of(result)]
+    depth = max(values._depth, result._depth)
+    changed = LazyTensor(recorder, rows, values._type, depth)
+    if hasattr(values, "_source") or _was_given(recorder, values):
+        replace(recorder, values, changed)
+    else:
+        _assign(recorder, values, changed)
+
+
+def _write_view(recorder: Recorder, group: Views, index: int | None, result: LazyTensor) -> None:
+    if not group.is_of_first:
+        raise ArgumentError(
+            f"what `{group.function.__name__}` returned is changed in place, which would have to change its arguments too. Change a copy "
+            f"(`x = x.clone()`)\n  {recorder.where()}"
+        )
+    written = (group.base, result, name_of(group.function), index, group.args[1:], group.kwargs)
+    replace(recorder, group.base, recorder.call_function(write_view, written, None))
+
+
+def _with_gradient_of(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> LazyTensor:
+    """A change that autograd does not see changes the numbers, and leaves the gradient as it was."""
+    if torch.is_grad_enabled() or not recorder.has_gradients or not target._type.differentiable:
+        return result
+    if target.shape != result.shape:
+        return result
+    with torch.enable_grad():
+        return recorder.call_function(with_gradient_of, (target, result), None)  # type: ignore[no-any-return]
+
+
+def _refresh_views(recorder: Recorder, base: LazyTensor) -> None:
+    """Let every view of a changed value that is still in use stand for the same part of what it has become."""
+    before, base._views = getattr(base, "_views", ()), []
+    for reference in before:
+        found = reference()
+        if type(found) is LazyTensor:
+            _refresh_row(recorder, base, found)
+        elif found is not None:
+            base._views.append(reference)
+            with torch.set_grad_enabled(found.grad_enabled and recorder.has_gradients):
+                fresh = recorder.call_function(found.function, found.args, found.kwargs)
+            for view, index in found.in_use():
+                _assign(recorder, view, fresh if index is None else fresh[index])
+
+
+def _refresh_row(recorder: Recorder, values: LazyTensor, row: LazyTensor) -> None:
+    index = row._source[1]
+    if values._type.ragged:
+        kind = values._type.row if isinstance(index, int) else values._type
+        fresh = LazyTensor(recorder, values._value[index], kind, values._depth)
+        values._views.append(weakref.ref(row))
+    else:
+        fresh = recorder.call_function(torch.Tensor.__getitem__, (values, index), None)
+        note_views(torch.Tensor.__getitem__, (values, index), {}, row, values)
+    _assign(recorder, row, fresh)
+
+
+def _change_shape(recorder: Recorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``x.t_()`` and its kin change no number: what other handles see stays, and the target is another view of it from now on."""
+    memory = LazyTensor(recorder, target._value, target._type, target._depth)
+    for reference in getattr(target, "_views", ()):
+        views = reference()
+        if type(views) is LazyTensor:
+            views._source = (memory, views._source[1])
+        elif views is not None:
+            views.move(memory)
+    memory._views, target._views = getattr(target, "_views", []), []
+    source = getattr(target, "_source", None)
+    if source is not None:
+        memory._source = source
+        if type(source[0]) is LazyTensor:
+            source[0]._views.append(weakref.ref(memory))
+        else:
+            source[0].exchange(target, memory)
+    result = recorder.call_function(function, (memory, *args), kwargs)
+    target._value, target._type, target._depth = result._value, result._type, result._depth
+    group, index = result._source
+    group.exchange(result, target)
+    target._source = (group, index)
+    return target

@@ -1,0 +1,145 @@
+"""Values that share memory: views, and what is needed to know whether something is one.
+
+Which results of a function share memory with its argument is seen when their types are inferred. Only where that depends on how the
+argument lies in memory (`reshape`) is the layout asked for: that of a view follows from what it is a view of, and whatever is
+computed is taken to lie in order.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import is_grad_enabled
+
+from foldloom.tracing.functions.calls import leaves_of, rebuilt, static
+from foldloom.tracing.lazy_tensor import LazyTensor, Views
+from foldloom.tracing.rules.base import forms
+from foldloom.tracing.scope import recording_paused
+
+MAY_COPY = frozenset(forms("reshape flatten ravel reshape_as contiguous"))
+"""Views of what stands in order, copies of what does not."""
+
+VIEWS_OF_ROWS = frozenset([*forms("unsqueeze squeeze chunk split detach"), torch.Tensor.__getitem__])
+"""Functions with rules for ragged values whose results share memory with them."""
+
+
+def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, base: LazyTensor) -> None:
+    """Note that what a call returned shares memory with one of its arguments, if it does."""
+    if function in MAY_COPY and hasattr(base, "_source") and not shares_memory(function, base, args[1:], kwargs):
+        return
+    views = (result,) if type(result) is LazyTensor else result
+    group = Views(base, function, args, kwargs, views, is_grad_enabled())
+    for number, view in enumerate(views):
+        view._source = (group, None if view is result else number)
+    _add(base, weakref.ref(group))
+
+
+def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:
+    """A row of a ragged value, or some of its rows."""
+    type = values._type.row if isinstance(index, int) else values._type
+    handle = LazyTensor(recorder, values._value[index], type, values._depth)
+    handle._source = (values, index)
+    _add(values, weakref.ref(handle))
+    return handle
+
+
+def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
+    """All of them, at half the price: programs over sequences take them apart into rows, word by word."""
+    handles: list[LazyTensor] = []
+    type, depth = values._type.row, values._depth
+    for index, value in enumerate(values._value):
+        handle = _new(LazyTensor)
+        handle._recorder, handle._value, handle._type, handle._depth = recorder, value, type, depth
+        handle._source = (values, index)
+        handles.append(handle)
+    _add(values, *map(weakref.ref, handles))
+    return handles
+
+
+_new = object.__new__
+
+
+def _add(base: LazyTensor, *views: weakref.ref[Any]) -> None:
+    try:
+        base._views.extend(views)
+    except AttributeError:
+        base._views = [*views]
+
+
+def is_strided(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def id_of_memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides and offset."""
+
+_known: dict[Any, tuple[Layout, bool]] = {}
+
+
+def layout_of(handle: LazyTensor) -> Layout:
+    group, index = getattr(handle, "_source", (None, None))
+    if not isinstance(group, (LazyTensor, Views)):
+        given = index if group is not None else handle._recorder.tensor_given_as(handle)
+        shape = tuple(handle.shape)
+        return (shape, _in_order(shape), 0) if given is None else (shape, given.stride(), given.storage_offset())
+    if isinstance(group, LazyTensor):
+        return _after(torch.Tensor.__getitem__, layout_of(group), (index,), {}, None, handle.dtype)[0]
+    return _after(group.function, layout_of(group.base), group.args[1:], group.kwargs, index, handle.dtype)[0]
+
+
+def _in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+    sizes = [max(size, 1) for size in shape]
+    return tuple([math.prod(sizes[place + 1 :]) for place in range(len(sizes))])
+
+
+def shares_memory(function: Any, base: LazyTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the result of a function that copies what does not stand in order is a view of its first argument."""
+    by_name = {name: value for name, value in kwargs.items() if name != "input"}
+    return _after(function, layout_of(base), args, by_name, None, base.dtype)[1]
+
+
+def _after(
+    function: Callable[..., Any], layout: Layout, args: Any, kwargs: Any, index: int | None, dtype: torch.dtype
+) -> tuple[Layout, bool]:
+    """How the result of a function lies in memory, and whether that is the memory of its argument."""
+    leaves: list[Any] = []
+    nesting = leaves_of((args, kwargs), leaves)
+    leaves = [_Value(tuple(leaf.shape)) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    key = (function, layout, nesting, tuple([static(leaf) for leaf in leaves]), index, dtype)
+    found = _known.get(key)
+    if found is None:
+        with recording_paused(), torch.no_grad():
+            base = _without_data(layout, dtype)
+            more, by_name = rebuilt(nesting, iter([_as_argument(function, leaf) for leaf in leaves]))
+            result = function(base, *more, **by_name)
+            view = result if index is None else result[index]
+            is_view = id_of_memory(view) == id_of_memory(base)
+        found = _known[key] = (tuple(view.shape), view.stride(), view.storage_offset()), is_view
+    return found
+
+
+class _Value(NamedTuple):
+    """Another value among the arguments: a shape to follow, or a place, of which none lies otherwise than the first."""
+
+    shape: tuple[int, ...]
+
+
+def _as_argument(function: Callable[..., Any], leaf: Any) -> Any:
+    if type(leaf) is not _Value:
+        return leaf
+    return 0 if function is torch.Tensor.__getitem__ else torch.empty(leaf.shape, device="meta")
+
+
+def _without_data(layout: Layout, dtype: torch.dtype) -> torch.Tensor:
+    shape, strides, offset = layout
+    if 0 in shape:
+        return torch.empty(shape, device="meta", dtype=dtype)
+    return torch.empty(0, device="meta", dtype=dtype).as_strided(shape, strides, offset)

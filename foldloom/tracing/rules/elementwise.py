@@ -1,0 +1,148 @@
+"""Functions of each number by itself: the block is treated like one large example."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from foldloom.execution.kernels import dtype_of
+from foldloom.tracing.functions.calls import Call, Operand
+from foldloom.tracing.rules.base import (
+    DENSE,
+    Batched,
+    aligned,
+    applied,
+    argument,
+    dtype_name,
+    forms,
+    only_operand,
+    register,
+)
+
+NAMES = """
+    abs absolute acos arccos acosh arccosh add addcdiv addcmul angle asin arcsin asinh arcsinh atan arctan atan2 arctan2 atanh
+    arctanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor bool ceil celu clamp
+    clamp_max clamp_min clip clone conj_physical copysign cos cosh deg2rad detach digamma div divide double elu entr eq erf
+    erfc erfcx erfinv exp exp2 expit expm1 fix float float_power floor floor_divide fmax fmin fmod frac gcd ge gelu greater
+    greater_equal gt half hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 i0e i1 i1e int isclose isfinite isinf
+    isnan isneginf isposinf isreal lcm le leaky_relu lerp less less_equal lgamma log log10 log1p log2 log_ndtr
+    logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit logsigmoid long lt maximum
+    minimum mish mul multiply mvlgamma nan_to_num ndtr ndtri ne neg negative nextafter not_equal polygamma positive pow
+    psi rad2deg reciprocal relu relu6 remainder round rrelu rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh
+    softplus softshrink softsign sqrt square sub subtract tan tanh tanhshrink threshold true_divide trunc where xlog1py
+    xlogy zeta dropout bfloat16 short
+"""
+
+OPERATORS = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+    operator.neg, operator.pos, operator.abs, operator.invert, operator.and_, operator.or_, operator.xor,
+    operator.lshift, operator.rshift, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+)  # fmt: skip
+
+_METHODS = """
+    add radd sub rsub mul rmul truediv rtruediv div rdiv floordiv rfloordiv mod rmod pow rpow and rand or ror xor rxor lshift
+    rlshift rshift rrshift eq ne lt le gt ge neg pos abs invert
+"""
+"""What `weight + x` calls, where the first is no value."""
+
+FUNCTIONS = frozenset(
+    [*forms(NAMES), *OPERATORS, *[getattr(torch.Tensor, f"__{name}__") for name in _METHODS.split()]],
+)
+
+
+@register(DENSE, FUNCTIONS)
+def elementwise(call: Call) -> Batched | None:
+    tensors = call.tensors()
+    if len(tensors) == 1 and isinstance(tensors[0], Operand):
+        return applied(call)
+    return broadcast(call) if promote_alike(tensors) else None
+
+
+def broadcast(call: Call) -> Batched:
+    """The call itself on blocks whose members have the same number of dimensions."""
+    tensors = call.tensors()
+    ndim = max(tensor.ndim for tensor in tensors)
+    if all(tensor.ndim == ndim or not isinstance(tensor, Operand) for tensor in tensors):
+        return call.apply
+    return lambda *blocks: call.apply(*[aligned(block, ndim) for block in blocks])
+
+
+def promote_alike(tensors: Sequence[Operand | torch.Tensor]) -> bool:
+    """Whether blocks have the dtype in common that their members have.
+
+    A number without dimensions yields to others of its kind, a double to floats, where a block of such numbers would not.
+    """
+    dtypes = {dtype_name(tensor) for tensor in tensors}
+    if len(dtypes) == 1:
+        return True
+    whole = {dtype for dtype in dtypes if "int" in dtype}
+    if len(whole) < 2 and len(dtypes - whole - {"bool"}) < 2:
+        return True
+    have_dimensions = {tensor.ndim > 0 for tensor in tensors if isinstance(tensor, Operand)}
+    all_operands = len([tensor for tensor in tensors if isinstance(tensor, Operand)]) == len(tensors)
+    return have_dimensions == {True} or (have_dimensions == {False} and all_operands)
+
+
+@register(DENSE, [*forms("floor_divide"), operator.floordiv, torch.Tensor.__floordiv__, torch.Tensor.__rfloordiv__])
+def without_derivative(call: Call) -> Batched | None:
+    """Torch refuses to differentiate these. In a batch everybody is asked for gradients, if only with zeros."""
+    form = elementwise(call)
+    if form is None or not call.outputs[0].differentiable:
+        return form
+    return lambda *blocks: _Refusing.apply(form(*[block.detach() for block in blocks]), *blocks)
+
+
+class _Refusing(torch.autograd.Function):
+    """Has no gradient to give, and says so when one is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
+        ctx.count = len(blocks) + 1
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        if grads[0].any():
+            raise RuntimeError("derivative for floor_divide is not implemented: round instead (`(x / y).floor()`)")
+        return (None,) * ctx.count
+
+
+@register(DENSE, forms("masked_fill"))
+def masked_fill(call: Call) -> Batched | None:
+    if len(call.args) != 3 or call.kwargs:
+        return None
+    values, mask, fill = call.args
+    if not isinstance(fill, (Operand, torch.Tensor)):
+        return broadcast(call)
+    if not isinstance(values, Operand):
+        return None
+    dtype = dtype_of(values.type)
+    chosen = Call(_filled, (values, mask, fill), {"dtype": dtype}, call.operands, call.outputs)
+    return broadcast(chosen)
+
+
+def _filled(values: torch.Tensor, mask: torch.Tensor, fill: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
+    return torch.where(mask, fill.to(dtype), values)
+
+
+@register(DENSE, forms("to type_as"))
+def cast(call: Call) -> Batched | None:
+    """To a dtype, or to that of another value."""
+    if only_operand(call) is not None:
+        return applied(call)
+    if not isinstance(argument(call, 0, "self"), Operand) or len(call.args) != 2 or call.kwargs:
+        return None
+    dtype = dtype_of(call.outputs[0])
+    return lambda block, *_: block.to(dtype)
+
+
+@register(
+    DENSE,
+    forms("zeros_like ones_like full_like empty_like rand_like randn_like randint_like bernoulli one_hot"),
+)
+def alike(call: Call) -> Batched | None:
+    """For each number of one value something new."""
+    return applied(call) if only_operand(call) is not None else None

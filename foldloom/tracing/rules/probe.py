@@ -1,0 +1,38 @@
+"""What a rule for ragged values returns, found by trying it on a few made-up rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from foldloom.execution.kernels import dtype_of, type_of
+from foldloom.graph import ANY, Type
+from foldloom.graph.ragged import Ragged
+from foldloom.tracing.functions.calls import leaves_of
+from foldloom.tracing.functions.shape_inference import Returned
+
+_LENGTHS = (2, 3)
+
+
+def returned_for_ragged(form: Callable[..., Any], types: tuple[Type, ...]) -> Returned:
+    """Zeros are valid rows of any table and valid classes."""
+    blocks = [_block(type) for type in types]
+    leaves: list[Any] = []
+    with torch.no_grad():
+        nesting = leaves_of(form(*blocks), leaves)
+    return Returned(nesting, tuple([_type(leaf) for leaf in leaves]))
+
+
+def _block(type: Type) -> torch.Tensor | Ragged:
+    rows = sum(_LENGTHS) if type.ragged else len(_LENGTHS)
+    zeros = torch.zeros((rows, *type.row.shape), dtype=dtype_of(type))
+    return Ragged(zeros, torch.tensor(_LENGTHS)) if type.ragged else zeros
+
+
+def _type(leaf: torch.Tensor | Ragged) -> Type:
+    if isinstance(leaf, torch.Tensor):
+        return type_of(leaf[0])
+    row = type_of(leaf.values[0])
+    return Type((ANY, *row.shape), row.dtype)

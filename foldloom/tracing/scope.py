@@ -1,0 +1,111 @@
+"""What the current thread is doing: recording, running a cell, or neither."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from foldloom.tracing.cells.core import Cell
+    from foldloom.tracing.recorder import Recorder
+
+
+class _Scope(threading.local):
+    recorder: Recorder | None = None
+    """Where cells and functions are recorded; None while nothing is being recorded."""
+    running: tuple[Cell, ...] = ()
+    """The cells whose functions are being called, outermost first."""
+
+
+scope = _Scope()
+
+
+class recording_into:  # noqa: N801 (used like a function)
+    """What is called within is recorded; without a recorder, it runs at once.
+
+    A class, because entering a generator takes several times as long.
+    """
+
+    __slots__ = ("_outer", "_recorder")
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        self._outer = scope.recorder
+        scope.recorder = self._recorder
+
+    def __exit__(self, *_: object) -> None:
+        scope.recorder = self._outer
+
+
+def recording_paused() -> recording_into:
+    """What is called within runs at once."""
+    return recording_into(None)
+
+
+unwatched = torch._C.DisableTorchFunction
+"""Within it torch reports to nobody what it is asked: to report that we look at a tensor takes longer than to look."""
+
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PROGRAMS = tuple([os.path.join(_OURS, room) + os.sep for room in ("models", "tasks")])
+"""Rooms that hold models, which are to Foldloom what the user's are."""
+_TORCH = os.sep + "torch" + os.sep
+
+
+def user_frame() -> FrameType:
+    """The innermost frame of the user's code that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_machinery(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def is_machinery(file: str) -> bool:
+    """Whether a file is Foldloom's or torch's rather than the user's."""
+    return _TORCH in file or (file.startswith(_OURS) and not file.startswith(_PROGRAMS))
+
+
+def user_line() -> str:
+    """The file and line of the user's code that is being run."""
+    frame = user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+Autocast = tuple[torch.dtype | None, ...]
+Mode = tuple[bool, Autocast]
+"""The grad mode, and for each kind of device the dtype of autocast."""
+
+
+_NO_AUTOCAST: Autocast = (None, None)
+
+
+def autocast_state() -> Autocast:
+    if not torch._C._is_any_autocast_enabled():
+        return _NO_AUTOCAST
+    return tuple(
+        [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
+    )
+
+
+@contextmanager
+def in_mode(mode: Any) -> Iterator[None]:
+    """The grad mode and autocast that held where a call was recorded; None if they hold for the whole batch."""
+    with ExitStack() as stack:
+        if mode is not None:
+            grad_enabled, autocast = mode
+            stack.enter_context(torch.set_grad_enabled(grad_enabled))
+            for kind, dtype in zip(("cpu", "cuda"), autocast, strict=True):
+                if dtype is not None:
+                    stack.enter_context(torch.autocast(kind, dtype))
+                elif torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
