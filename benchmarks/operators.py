@@ -452,8 +452,8 @@ def runs_noted() -> Iterator[list[Run]]:
     runs: list[Run] = []
     run_plan = vars(engine)["run_plan"]
 
-    def noting(plan: Plan, inputs: Any, kernels: Sequence[Kernel | None], *args: Any) -> Any:
-        result = run_plan(plan, inputs, kernels, *args)
+    def noting(plan: Plan, inputs: Any, kernels: Sequence[Kernel | None], *args: Any, **kwargs: Any) -> Any:
+        result = run_plan(plan, inputs, kernels, *args, **kwargs)
         runs.append(Run(plan, kernels))
         return result
 

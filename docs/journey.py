@@ -64,7 +64,7 @@ kernels: list[Kernel | None] = [None if op.is_input else find_cell(op.key, model
 given_ops = [op for op in merged.graph.ops if op.is_input]
 given = [column_to_tensor(op, column, torch.device("cpu")) for op, column in zip(given_ops, merged.inputs, strict=True)]
 placed = [tensor[torch.from_numpy(plan.input_order)] for tensor in given]
-(outputs,) = run_plan(plan, placed, kernels, Buffers(torch.device("cpu")))
+(outputs,) = run_plan(plan, placed, kernels, Buffers(torch.device("cpu")), apart=False)
 print(outputs)
 
 print("\n--- and the oracle: node by node, with no plan ---")

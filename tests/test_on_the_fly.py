@@ -787,9 +787,9 @@ def test_print_shows_values() -> None:
 def test_everything_pending_runs_when_all_are_parked() -> None:
     parts = []
 
-    def counted(self: Recorder, *args: Any) -> Any:
+    def counted(self: Recorder, *args: Any, **kwargs: Any) -> Any:
         parts.append(1)
-        return run(self, *args)
+        return run(self, *args, **kwargs)
 
     run = Recorder._run
     with pytest.MonkeyPatch.context() as patch:
@@ -1150,9 +1150,9 @@ def test_a_module_named_as_a_cell_takes_fewer_steps() -> None:
     model = Tree()
     counts = []
 
-    def counted(planned: Any, *args: Any) -> Any:
+    def counted(planned: Any, *args: Any, **kwargs: Any) -> Any:
         counts.append(planned.statistics().steps)
-        return execute(planned, *args)
+        return execute(planned, *args, **kwargs)
 
     module = sys.modules[fl.batch.__module__]
     execute = module.execute

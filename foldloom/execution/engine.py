@@ -12,13 +12,16 @@ import numpy as np
 import torch
 
 from foldloom.execution import Buffers, Kernel, run_plan
+from foldloom.execution.exchange import Given
 from foldloom.execution.kernels import without_drawing
 from foldloom.execution.observer import observing
-from foldloom.graph import EARLIER, Ints, Op, Type
+from foldloom.execution.reach import Reach
+from foldloom.execution.run import Outputs
+from foldloom.graph import EARLIER, TRACKED, Ints, Op, Type
 from foldloom.graph.recording import Column, Recording, refuse_tracked
 from foldloom.planning.cse import shared
 from foldloom.planning.placement import Placed, place
-from foldloom.planning.plans import Plan, Statistics
+from foldloom.planning.plans import Plan, Statistics, Write
 from foldloom.planning.schedulers import Scheduler
 
 
@@ -58,12 +61,12 @@ class Session:
         self.plans: list[Plan] = []
 
     def run(
-        self, part: Recording, earlier: Ints, kernels: Sequence[Kernel | None]
-    ) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+        self, part: Recording, earlier: Ints, kernels: Sequence[Kernel | None], *, apart: bool
+    ) -> tuple[Planned, Outputs]:
         """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before."""
         planned = prepare(part, self._scheduler, self._placed, earlier)
         self.plans.append(planned.plan)
-        return planned, execute(planned, kernels, self._device, self._buffers)
+        return planned, execute(planned, kernels, self._device, self._buffers, apart=apart)
 
     @property
     def arena_of_value(self) -> Ints:
@@ -117,14 +120,22 @@ def prepare(
 
 
 def execute(
-    planned: Planned, kernels: Sequence[Kernel | None], device: torch.device, buffers: Buffers | None = None
-) -> tuple[torch.Tensor, ...]:
-    """One tensor for each block of the plan's outputs."""
+    planned: Planned,
+    kernels: Sequence[Kernel | None],
+    device: torch.device,
+    buffers: Buffers | None = None,
+    *,
+    apart: bool = False,
+) -> Outputs:
+    """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it."""
+    buffers = buffers or Buffers(device)
     # Buffers made in inference mode would not notice a cell that changes its arguments.
     with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
-        inputs = [column_to_tensor(op, column, device) for op, column in zip(given, planned.inputs, strict=True)]
-    buffers = buffers or Buffers(device)
+        inputs = [
+            _given(op, column, device, write, buffers.reach)
+            for op, column, write in zip(given, planned.inputs, planned.plan.inputs, strict=True)
+        ]
     ops, shared_ops = planned.plan.ops, sorted(planned.shared_ops)
     nobody_draws: AbstractContextManager[None] = nullcontext()
     if shared_ops and all(op.is_input or op.repeatable for op in ops):
@@ -135,16 +146,25 @@ def execute(
     if observer is not None:
         kernels, buffers = observer.runs(planned, kernels, buffers)
     with nobody_draws:
-        blocks = run_plan(planned.plan, inputs, kernels, buffers)
+        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart)
     if observer is not None:
         observer.ran(planned)
     return blocks
 
 
 def column_to_tensor(op: Op, column: Column, device: torch.device) -> torch.Tensor:
+    """The rows of an input op."""
     if isinstance(column, np.ndarray):
         return torch.from_numpy(column).to(device)
     return (torch.cat(column) if op.outputs[0].ragged else torch.stack(column)).to(device)
+
+
+def _given(op: Op, column: Column, device: torch.device, write: Write, reach: Reach) -> torch.Tensor:
+    """The same for a plan that writes them where ``write`` says; gradients flow back to the tensors that are reached."""
+    if op.key != TRACKED or not torch.is_grad_enabled():
+        return column_to_tensor(op, column, device)
+    block: torch.Tensor = Given.apply(reach, write, op.outputs[0].ragged, *column)
+    return block.to(device)
 
 
 def _reorder(column: Column, order: Ints) -> Column:

@@ -26,6 +26,7 @@ class Kernel:
         self.form: object = call
         """The batched function itself, which knows how it runs."""
         self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))
+        self.ragged_outputs = [type.ragged for type in op.outputs]
         self._expected = [(type.row.shape, dtype_of(type)) for type in op.outputs]
 
     def without_drawing(self, device: torch.device) -> Kernel:

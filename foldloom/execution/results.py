@@ -36,9 +36,8 @@ def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) 
     return map_items(result, lambda item: template_of(item, kind, outputs))
 
 
-def unstacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> list[Any]:
-    """The result of each example. Its tensors are views of the blocks that hold those of all examples."""
-    rows = [block.unbind(0) for block in blocks]
+def unstacked(plan: Plan, rows: Sequence[Sequence[torch.Tensor]], templates: Sequence[Any]) -> list[Any]:
+    """The result of each example, from the rows of the plan's outputs."""
     if len(rows) == 1:
         tensors = iter(rows[0])
     else:

@@ -18,12 +18,15 @@ from collections.abc import Sequence
 import torch
 
 from foldloom.errors import CellError, CellOutputError
-from foldloom.execution.exchange import Buffers
+from foldloom.execution.buffers import Buffers
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.kernels import Kernel, describe, member_of
+from foldloom.execution.reach import Members
 from foldloom.execution.weight_grads import weight_grads_once
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Plan, Step, Write
+
+Outputs = tuple[torch.Tensor | Sequence[torch.Tensor], ...]
 
 _IN_PLACE = (
     "cell {label} changes one of its arguments in place. Other cells may read the same value: write `x = x + 1` instead of "
@@ -32,9 +35,9 @@ _IN_PLACE = (
 
 
 def run_plan(
-    plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], buffers: Buffers
-) -> tuple[torch.Tensor, ...]:
-    """The outputs of a plan, one tensor for each block of ``plan.outputs``.
+    plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], buffers: Buffers, *, apart: bool
+) -> Outputs:
+    """The outputs of a plan: for each block of ``plan.outputs`` one tensor, or if they are wanted ``apart`` the rows of it.
 
     ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
     each op, None for inputs.
@@ -49,7 +52,7 @@ def run_plan(
         for number, step in enumerate(plan.steps):
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
-            operands = buffers.exchange(writes, outputs, step.reads)
+            operands = buffers.exchange(writes, outputs, step.reads, _members(plan, step, kernel, buffers))
             shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
             outputs = _call(
                 kernel, operands if not kernel.is_ragged else _with_lengths(plan, step, operands), plan, number, step
@@ -57,7 +60,16 @@ def run_plan(
             writes = step.writes
             if any(rows._version != version for rows, version in shared):
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
+        if apart:
+            return tuple(buffers.hand_out(writes, outputs, plan.outputs))
     return tuple(buffers.exchange(writes, outputs, plan.outputs))
+
+
+def _members(plan: Plan, step: Step, kernel: Kernel, buffers: Buffers) -> Members:
+    lengths = None
+    if kernel.is_ragged:
+        lengths = next((plan.lengths_of(read, step.size) for read in step.reads if read.lengths >= 0), None)
+    return buffers.members_of(step.size, step.writes, kernel.ragged_outputs, lengths)
 
 
 def _with_lengths(plan: Plan, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor | Ragged]:

@@ -251,13 +251,16 @@ class _Product(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.ledger, ctx.transposed, ctx.has_bias = ledger, transposed, bias is not None
         ctx.save_for_backward(inputs, weight)
         return inputs @ weight if transposed else functional.linear(inputs, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         (grad,) = grads
+        if grad is None:
+            return (None,) * 6
         inputs, weight = ctx.saved_tensors
         back = weight.t() if ctx.transposed else weight
         grad_inputs = grad @ back if ctx.needs_input_grad[3] else None
@@ -282,14 +285,17 @@ class _Lookup(torch.autograd.Function):
         rows: torch.Tensor,
         table: torch.Tensor,
     ) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.ledger, ctx.padding_row, ctx.sparse, ctx.row_count = ledger, padding_row, sparse, len(table)
         ctx.save_for_backward(rows)
         return functional.embedding(rows, table)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (rows,) = ctx.saved_tensors
-        flat, grad_rows = rows.reshape(-1), grads[0].reshape(-1, grads[0].shape[-1])
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        (grad,), (rows,) = grads, ctx.saved_tensors
+        if grad is None:
+            return (None,) * 6
+        flat, grad_rows = rows.reshape(-1), grad.reshape(-1, grad.shape[-1])
         if not torch.is_grad_enabled():
             ctx.ledger.note(flat, grad_rows)
             return None, None, None, None, None, None

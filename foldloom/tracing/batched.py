@@ -58,7 +58,7 @@ class Batched:
                 planned = prepare(recorder.close(), self.scheduler)
                 with recorder.unchanged.as_recorded():
                     return self.run(planned)
-            return self._give_back(*recorder.finish())
+            return self._give_back(*recorder.finish(apart=not self.stack))
         finally:
             recorder.end()
 
@@ -71,12 +71,12 @@ class Batched:
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
-        blocks = execute(planned, kernels, self._device_of(planned))
+        blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
         return self._give_back(planned, blocks)
 
-    def _give_back(self, planned: Planned, blocks: tuple[torch.Tensor, ...]) -> Any:
+    def _give_back(self, planned: Planned, outputs: Any) -> Any:
         give_back = stacked if self.stack else unstacked
-        return give_back(planned.plan, blocks, planned.results)
+        return give_back(planned.plan, outputs, planned.results)
 
     def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None

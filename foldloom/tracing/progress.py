@@ -15,6 +15,7 @@ import torch
 from foldloom.errors import ArgumentError, RecordingError
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.observer import observing
+from foldloom.execution.run import Outputs
 from foldloom.graph import Op, Type
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import ByDepth, Scheduler
@@ -158,16 +159,12 @@ class Progress(Inputs):
         for kind in kinds:
             self._asked.pop(kind, None)
         self.outputs = wanted
-        planned, blocks = self._run_part((), roots)
+        planned, blocks = self._run_part((), roots, apart=True)
         if wanted:
-            with recording_paused():
-                rows = [block.unbind(0) for block in blocks]
             places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
-            self._value_of_input.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
+            self._value_of_input.update(zip(wanted, [blocks[block][row] for block, row in places], strict=True))
 
-    def _run_part(
-        self, results: Sequence[Any], roots: Sequence[int] | None
-    ) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+    def _run_part(self, results: Sequence[Any], roots: Sequence[int] | None, *, apart: bool) -> tuple[Planned, Outputs]:
         if self.has_failed:
             raise RecordingError(
                 "a part of this batch has failed, and what is asked for now was to be computed with it or after it. Values that had "
@@ -187,7 +184,7 @@ class Progress(Inputs):
         self._column_of_number, self._input_of_tensor = {}, {}
         try:
             with recording_paused():
-                planned, blocks = self._run(recording, part.earlier)
+                planned, blocks = self._run(recording, part.earlier, apart=apart)
         except BaseException:
             self.has_failed = True
             raise
@@ -199,7 +196,7 @@ class Progress(Inputs):
         assert self.session is not None, "what has been computed was computed by a session"
         return self.session
 
-    def _run(self, part: Recording, earlier: Any) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+    def _run(self, part: Recording, earlier: Any, *, apart: bool) -> tuple[Planned, Outputs]:
         if self._weights is None:
             self._weights = Weights(self._owner)
         for derivation, tensor in self._derived.items():
@@ -208,7 +205,7 @@ class Progress(Inputs):
         self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
         kernels = [None if op.is_input else self._kernel_of_op[op] for op in part.graph.ops]
         with self.unchanged.as_recorded():
-            return self._session.run(part, earlier, kernels)
+            return self._session.run(part, earlier, kernels, apart=apart)
 
     def _examples(self) -> Examples:
         return Examples.of(self._segments, len(self.op_of_node), len(self._results))
@@ -227,9 +224,9 @@ class Progress(Inputs):
         """The recording, its cells and weights under other names if there are any for them."""
         return self.as_recording(self._examples().counts(), self._results, cells, weights)
 
-    def finish(self) -> tuple[Planned, tuple[torch.Tensor, ...]]:
+    def finish(self, *, apart: bool) -> tuple[Planned, Outputs]:
         """Run the last part of a batch that took several."""
-        return self._run_part(self._results, None)
+        return self._run_part(self._results, None, apart=apart)
 
     def end(self) -> None:
         """Nothing more is recorded. What is computed lives as long as somebody holds a handle."""

@@ -19,6 +19,7 @@ import torch
 from foldloom.execution import Buffers, Kernel
 from foldloom.execution.engine import Planned
 from foldloom.execution.observer import Underway
+from foldloom.execution.reach import Members
 from foldloom.graph import Ints, Op
 from foldloom.graph.ragged import Ragged
 from foldloom.graph.recording import Recording
@@ -118,15 +119,32 @@ class _TimedBuffers(Buffers):
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         return self._buffers.place_inputs(inputs)
 
+    def members_of(self, size: int, writes: Sequence[Write], ragged: Sequence[bool], lengths: Ints | None) -> Members:
+        return self._buffers.members_of(size, writes, ragged, lengths)
+
+    def hand_out(
+        self, writes: Sequence[Write], outputs: Sequence[torch.Tensor], reads: Sequence[Read]
+    ) -> list[Sequence[torch.Tensor]]:
+        self._timed.step += 1
+        start = perf_counter()
+        rows = self._buffers.hand_out(writes, outputs, reads)
+        self._timed.note(GATHERS, start)
+        self._timed.follow(BACKWARD_GATHERS, [row for block in rows for row in block[:1]])
+        return rows
+
     def shared_rows(self, reads: Sequence[Read]) -> list[torch.Tensor]:
         return self._buffers.shared_rows(reads)
 
     def exchange(
-        self, writes: Sequence[Write], outputs: Sequence[torch.Tensor], reads: Sequence[Read]
+        self,
+        writes: Sequence[Write],
+        outputs: Sequence[torch.Tensor],
+        reads: Sequence[Read],
+        members: Members | None = None,
     ) -> Sequence[torch.Tensor]:
         self._timed.step += 1
         start = perf_counter()
-        operands = self._buffers.exchange(writes, outputs, reads)
+        operands = self._buffers.exchange(writes, outputs, reads, members)
         self._timed.note(GATHERS, start)
         self._timed.follow(BACKWARD_GATHERS, operands)
         return operands

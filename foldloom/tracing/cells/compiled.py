@@ -333,20 +333,28 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, region: _Region, *tensors: Tensor) -> tuple[Tensor, ...]:
         made = region.train(tensors)
         results, kept = made[: len(region.needs_gradient)], made[len(region.needs_gradient) :]
-        ctx.region = region
+        ctx.set_materialize_grads(False)
+        ctx.region, ctx.count = region, len(tensors)
+        ctx.like = [(result.shape, result.dtype, result.device) for result in results]
         ctx.sizes = [item for item in kept if not isinstance(item, Tensor)]
         ctx.save_for_backward(*[item for item in kept if isinstance(item, Tensor)])
         ctx.mark_non_differentiable(*[r for r, needs in zip(results, region.needs_gradient, strict=True) if not needs])
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(grad is None for grad in grads):
+            return (None,) * int(ctx.count + 1)
         if torch.is_grad_enabled():
             raise CellError(
                 "a compiled cell has no second derivatives. Leave out `compile=True` for what is differentiated twice "
                 "(`create_graph=True`)"
             )
-        received = [grad for grad, needs in zip(grads, ctx.region.needs_gradient, strict=True) if needs]
+        received = [
+            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+            for grad, (shape, dtype, device), needs in zip(grads, ctx.like, ctx.region.needs_gradient, strict=True)
+            if needs
+        ]
         # What was kept is given back with its sizes first.
         return None, *ctx.region.backward([*ctx.sizes, *ctx.saved_tensors, *_contiguous(received)])
 

@@ -107,10 +107,11 @@ def with_gradient_of(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor
 class _OtherNumbers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, target: torch.Tensor, result: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
         return result.clone()
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         return grads[0], None
 
 

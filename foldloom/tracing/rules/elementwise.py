@@ -88,7 +88,7 @@ def promote_alike(tensors: Sequence[Operand | torch.Tensor]) -> bool:
 
 @register(DENSE, [*forms("floor_divide"), operator.floordiv, torch.Tensor.__floordiv__, torch.Tensor.__rfloordiv__])
 def without_derivative(call: Call) -> Batched | None:
-    """Torch refuses to differentiate these. In a batch everybody is asked for gradients, if only with zeros."""
+    """Torch refuses to differentiate these, where a gradient arrives."""
     form = elementwise(call)
     if form is None or not call.outputs[0].differentiable:
         return form
@@ -100,12 +100,13 @@ class _Refusing(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, result: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.count = len(blocks) + 1
         return result.view_as(result)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        if grads[0].any():
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        if grads[0] is not None:
             raise RuntimeError("derivative for floor_divide is not implemented: round instead (`(x / y).floor()`)")
         return (None,) * ctx.count
 

@@ -63,11 +63,13 @@ class Fallback:
 class _GradientOfItsOwn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
         return tensor.clone()
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return grads[0].clone()
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        (grad,) = grads
+        return None if grad is None else grad.clone()
 
 
 def with_gradient_of_its_own(tensor: torch.Tensor) -> torch.Tensor:

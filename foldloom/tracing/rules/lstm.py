@@ -113,6 +113,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, steps: Steps, values: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
         size, sizes = h.shape[2], steps.sizes
         for_input, for_state, *biases = _by_kind(weights, len(h))
         directions, count = steps.positions.shape
@@ -144,7 +145,10 @@ class _Layer(torch.autograd.Function):
         return _by_sequence(hidden, steps), hidden[:, steps.ends], cells[:, steps.ends]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads_or_none: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(grad is None for grad in grads_or_none):
+            return (None,) * int(ctx.given + 1)
+        grads = _with_zeros(ctx, grads_or_none)
         if torch.is_grad_enabled():
             return _backward_recorded(ctx, grads)
         steps, (_, h, c, *weights) = ctx.steps, ctx.saved_tensors[: ctx.given]
@@ -194,6 +198,13 @@ class _Layer(torch.autograd.Function):
         if len(weights) == 4 * len(h):
             of_kinds += [grad_gates.sum(1)] * 2
         return None, grad_values, grad_h, grad_c, *_by_direction(of_kinds)
+
+
+def _with_zeros(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor]:
+    """The gradients of states, last states and last cells, zeros where there is none."""
+    values, h, c = ctx.saved_tensors[:3]
+    shapes = ((len(values), h.shape[0] * h.shape[2]), h.shape, c.shape)
+    return [h.new_zeros(shape) if grad is None else grad for grad, shape in zip(grads, shapes, strict=True)]
 
 
 def _by_step(sizes: list[int], parts: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:

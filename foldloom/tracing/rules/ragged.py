@@ -134,13 +134,14 @@ def _shares_of_extreme(ragged: Ragged, largest: bool) -> torch.Tensor:
 class _WithShares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, best: torch.Tensor, flat: torch.Tensor, share: torch.Tensor, index: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(share, index)
         return best.clone()
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        share, index = ctx.saved_tensors
-        return None, grads[0].index_select(0, index) * share, None, None
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        (grad,), (share, index) = grads, ctx.saved_tensors
+        return None, None if grad is None else grad.index_select(0, index) * share, None, None
 
 
 _SEGMENT: dict[str, Callable[[Ragged], torch.Tensor]] = {
