@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foldloom.execution.again import Made
 from foldloom.execution.exchange import Grow, Move, exchange, hand_out, read_rows, unbind_copy, write_rows
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.pool import empty
@@ -134,26 +135,37 @@ class Buffers:
         outputs: Sequence[torch.Tensor],
         reads: Sequence[Read],
         members: Members | None = None,
+        made: Made | None = None,
+        read_before: Sequence[torch.Tensor] = (),
     ) -> Sequence[torch.Tensor]:
-        """Write the outputs of one step and read the operands of the next, in argument order. ``members`` are those of the next step."""
+        """Write the outputs of one step and read the operands of the next, in argument order.
+
+        ``members`` are those of the next step; ``made`` says how the outputs were made, of the operands ``read_before``.
+        """
         views = [next(self._unwritten[write.arena]) for write in writes]
         wanted = [(read, next(self._indices) if read.access is _GATHER else None) for read in reads]
         if not torch.is_grad_enabled():
             write_rows(views, outputs)
             return read_rows(self._rows, wanted)
         tracked, writes, views, outputs = self._tracked(wanted, writes, views, outputs)
-        move = self._move(writes, tracked, members)
+        move = self._move(writes, tracked, members, made)
         if not move.touched:
             return read_rows(self._rows, wanted)
         tokens = self._token
-        results = exchange(move, self._rows, views, *[tokens[arena] for arena in move.touched], *outputs)
+        also = () if move.made is None else (*read_before, *move.made.kernel.weights)
+        results = exchange(move, self._rows, views, *[tokens[arena] for arena in move.touched], *outputs, *also)
         for position, arena in enumerate(move.touched):
             tokens[arena] = results[position]
         operands: Sequence[torch.Tensor] = results[len(move.touched) :]
         return operands if len(tracked) == len(reads) else self._interleave(wanted, operands)
 
     def hand_out(
-        self, writes: Sequence[Write], outputs: Sequence[torch.Tensor], reads: Sequence[Read]
+        self,
+        writes: Sequence[Write],
+        outputs: Sequence[torch.Tensor],
+        reads: Sequence[Read],
+        made: Made | None = None,
+        read_before: Sequence[torch.Tensor] = (),
     ) -> list[Sequence[torch.Tensor]]:
         """Write the outputs of the last step and read the outputs of the plan: for each read, its rows one by one."""
         views = [next(self._unwritten[write.arena]) for write in writes]
@@ -162,10 +174,12 @@ class Buffers:
             write_rows(views, outputs)
             return [unbind_copy(block) for block in read_rows(self._rows, wanted)]
         tracked, writes, views, outputs = self._tracked(wanted, writes, views, outputs)
-        move = self._move(writes, tracked, None)
+        move = self._move(writes, tracked, None, made)
         rows: Iterator[torch.Tensor] = iter(())
         if move.touched:
-            rows = iter(hand_out(move, self._rows, views, *[self._token[arena] for arena in move.touched], *outputs))
+            tokens = [self._token[arena] for arena in move.touched]
+            also = () if move.made is None else (*read_before, *move.made.kernel.weights)
+            rows = iter(hand_out(move, self._rows, views, *tokens, *outputs, *also))
             for arena in move.touched:
                 self._token[arena] = next(rows)
         return [
@@ -192,17 +206,23 @@ class Buffers:
         return tracked, writes, views, outputs
 
     def _move(
-        self, writes: Sequence[Write], reads: Sequence[tuple[Read, torch.Tensor | None]], members: Members | None
+        self,
+        writes: Sequence[Write],
+        reads: Sequence[tuple[Read, torch.Tensor | None]],
+        members: Members | None,
+        made: Made | None,
     ) -> Move:
         touched = list(dict.fromkeys([*[write.arena for write in writes], *[read.arena for read, _ in reads]]))
-        return Move(self._like, touched, writes, reads, self.reach, members, self._numbers_of_rows)
+        if made is not None and not made.can_run_again:
+            made = None
+        return Move(self._like, touched, writes, reads, self.reach, members, self._numbers_of_rows, made)
 
-    def members_of(self, size: int, writes: Sequence[Write], ragged: Sequence[bool], lengths: Ints | None) -> Members:
+    def members_of(self, writes: Sequence[Write], ragged: Sequence[bool], lengths: Ints | None) -> Members:
         """The members of a step, as backward tells them apart."""
         if not self._untracked:
-            return Members(size, writes, ragged, lengths)
+            return Members(writes, writes, ragged, lengths)
         tracked = [item for item in zip(writes, ragged, strict=True) if item[0].arena not in self._untracked]
-        return Members(size, [write for write, _ in tracked], [is_ragged for _, is_ragged in tracked], lengths)
+        return Members(writes, [write for write, _ in tracked], [is_ragged for _, is_ragged in tracked], lengths)
 
     def _write_untracked(
         self, writes: Sequence[Write], views: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foldloom.execution.again import Made, gradients_again, must_run_again
 from foldloom.execution.pool import zeros
 from foldloom.execution.reach import Mask, Members, Reach
 from foldloom.graph import Ints
@@ -61,11 +62,12 @@ _SMALL_GATHER = 1 << 17
 class Move:
     """What one exchange moves, as far as autograd is concerned.
 
-    ``members`` is the step that the operands are for; None for the outputs of a plan. It must not hold what holds it: a graph that
+    ``members`` is the step that the operands are for; None for the outputs of a plan. ``made`` says how the outputs were
+    made, if they may have to be differentiated again. It must not hold what holds it: a graph that
     is part of a reference cycle keeps a whole batch alive until the garbage collector comes by.
     """
 
-    __slots__ = ("indices", "like", "members", "reach", "reads", "touched", "was_recorded", "writes")
+    __slots__ = ("indices", "like", "made", "members", "reach", "reached_before", "reads", "touched", "writes")
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class Move:
         reach: Reach,
         members: Members | None,
         indices: Ints,
+        made: Made | None,
     ) -> None:
         self.like = like
         self.touched = touched
@@ -84,12 +87,16 @@ class Move:
         self.reach = reach
         self.members = members
         self.indices = indices
-        self.was_recorded = False
-        """Whether a backward pass through this was recorded. Later passes reach operands by what it saved, too."""
+        self.made = made
+        self.reached_before: Mask | None = None
+        """The members that took part in a backward pass that was recorded. Later passes may reach their operands through it."""
 
     def reached_members(self) -> Mask | None:
         """Which members of the step take part in this backward pass; None if all do."""
-        return None if self.members is None or self.was_recorded else self.reach.of_members(self.members)
+        reached = None if self.members is None else self.reach.of_members(self.members)
+        if reached is None or self.reached_before is None:
+            return reached
+        return None if self.reached_before.all() else reached | self.reached_before
 
     def add(self, gradients: dict[int, torch.Tensor | None], operand_grads: Sequence[torch.Tensor | None]) -> None:
         """Add the gradients of the operands to the gradient arenas."""
@@ -152,7 +159,7 @@ class Move:
     ) -> None:
         """The same as `add`, differentiably."""
         reached = self.reached_members()
-        self.was_recorded = True
+        self.reached_before = np.ones(1, np.bool_) if reached is None else reached
         remaining = iter(operand_grads)
         for read, _ in self.reads:
             for number in range(read.slots):
@@ -203,6 +210,33 @@ def _apart(grad: torch.Tensor, arena: torch.Tensor) -> torch.Tensor:
     return grad.clone() if _is_alias_of(grad, arena) else grad
 
 
+def _begin(ctx: Any, move: Move, views: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Write the outputs, which come after the tokens; what is needed to make them again comes last, and is kept."""
+    ctx.set_materialize_grads(False)
+    ctx.move, ctx.count = move, len(tensors)
+    first, last = len(move.touched), len(move.touched) + len(move.writes)
+    write_rows(views, tensors[first:last])
+    if move.made is not None:
+        ctx.save_for_backward(*tensors[first:])
+    return [token.detach() for token in tensors[:first]]
+
+
+def _end(ctx: Any, move: Move, gradients: dict[int, torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of all that an exchange was given."""
+    made = move.made
+    reached = None if made is None else move.reach.of_members(made.members)
+    if made is not None and reached is not None and reached.any():
+        saved = ctx.saved_tensors
+        outputs = saved[: len(move.writes)]
+        operands = saved[len(outputs) : len(saved) - len(made.kernel.weights)]
+        if must_run_again(made, operands, outputs, reached):
+            found = [(w, g) for w, g in zip(move.writes, move.of_outputs(gradients), strict=True) if g is not None]
+            again = gradients_again(made, operands, found, reached)
+            return (None, None, None, *gradients.values(), *[None] * len(outputs), *again)
+    also = ctx.count - len(move.touched) - len(move.writes)
+    return (None, None, None, *gradients.values(), *move.of_outputs(gradients), *[None] * also)
+
+
 class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -210,13 +244,9 @@ class _Exchange(torch.autograd.Function):
         move: Move,
         arenas: Sequence[torch.Tensor],
         views: Sequence[torch.Tensor],
-        *tokens_and_outputs: torch.Tensor,
+        *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.move = move
-        token_count = len(move.touched)
-        write_rows(views, tokens_and_outputs[token_count:])
-        tokens = [token.detach() for token in tokens_and_outputs[:token_count]]
+        tokens = _begin(ctx, move, views, tensors)
         return (*tokens, *read_rows(arenas, move.reads))
 
     @staticmethod
@@ -225,8 +255,7 @@ class _Exchange(torch.autograd.Function):
         gradients = dict(zip(move.touched, grads, strict=False))
         add = move.add_recorded if torch.is_grad_enabled() else move.add
         add(gradients, grads[len(gradients) :])
-        outputs = list(move.of_outputs(gradients))
-        return (None, None, None, *gradients.values(), *outputs)
+        return _end(ctx, move, gradients)
 
 
 class _HandOut(torch.autograd.Function):
@@ -242,13 +271,9 @@ class _HandOut(torch.autograd.Function):
         move: Move,
         arenas: Sequence[torch.Tensor],
         views: Sequence[torch.Tensor],
-        *tokens_and_outputs: torch.Tensor,
+        *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.move = move
-        token_count = len(move.touched)
-        write_rows(views, tokens_and_outputs[token_count:])
-        tokens = [token.detach() for token in tokens_and_outputs[:token_count]]
+        tokens = _begin(ctx, move, views, tensors)
         return (*tokens, *[row for block in read_rows(arenas, move.reads) for row in unbind_copy(block)])
 
     @staticmethod
@@ -267,8 +292,7 @@ class _HandOut(torch.autograd.Function):
                 added = torch.stack([grad for grad in of_read if grad is not None])
                 add = arena.index_add if torch.is_grad_enabled() else arena.index_add_
                 gradients[read.arena] = add(0, torch.from_numpy(rows).to(added.device), added)
-        outputs = list(move.of_outputs(gradients))
-        return (None, None, None, *gradients.values(), *outputs)
+        return _end(ctx, move, gradients)
 
 
 class Grow(torch.autograd.Function):

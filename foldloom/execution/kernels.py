@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,13 +20,29 @@ class Kernel:
     Ragged operands and outputs are `Ragged`. ``module`` is where its weights live, if it has any.
     """
 
-    def __init__(self, op: Op, call: Callable[..., Sequence[Any]], module: torch.nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        op: Op,
+        call: Callable[..., Sequence[Any]],
+        module: torch.nn.Module | None = None,
+        weights: Sequence[torch.Tensor] = (),
+        *,
+        is_cell: bool = False,
+        draws: bool = False,
+    ) -> None:
         self.op = op
         self.call = call
         self.module = module
+        self.weights = tuple([weight for weight in weights if weight.requires_grad])
+        """The weights that may get gradients from it."""
+        self.is_cell = is_cell
+        """Whether it is code of the user's, of which only operands and outputs are seen."""
+        self.draws = draws
+        """Whether it draws random numbers, so that to run it again is to run another function."""
         self.form: object = call
         """The batched function itself, which knows how it runs."""
         self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))
+        self.ragged_inputs = [type.ragged for type in op.inputs]
         self.ragged_outputs = [type.ragged for type in op.outputs]
         self._expected = [(type.row.shape, dtype_of(type)) for type in op.outputs]
 
@@ -36,8 +53,8 @@ class Kernel:
             with without_drawing([self.op.label], device):
                 return self.call(*operands)
 
-        kernel = Kernel(self.op, call, self.module)
-        kernel.form = self.form
+        kernel = copy.copy(self)
+        kernel.call = call
         return kernel
 
     def check(self, outputs: Sequence[torch.Tensor], counts: Sequence[int]) -> None:

@@ -29,11 +29,11 @@ Mask = npt.NDArray[np.bool_]
 class Members(NamedTuple):
     """The members of a step, as far as backward is concerned: which rows it wrote for them.
 
-    ``lengths`` has the number of rows of each member, for steps with ragged operands; ``ragged`` tells which writes have that
-    many rows for a member instead of one.
+    ``writes`` are those among ``all_writes`` that have gradients, ``ragged`` tells which of them have several rows for a
+    member: as many as ``lengths`` says, which is there for steps with ragged operands.
     """
 
-    size: int
+    all_writes: Sequence[Write]
     writes: Sequence[Write]
     ragged: Sequence[bool]
     lengths: Ints | None

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 
 from foldloom.errors import CellError, CellOutputError
+from foldloom.execution.again import Made
 from foldloom.execution.buffers import Buffers
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.kernels import Kernel, describe, member_of
@@ -48,28 +49,31 @@ def run_plan(
     writes: Sequence[Write]
     outputs: Sequence[torch.Tensor]
     writes, outputs = buffers.place_inputs(inputs)
+    made: Made | None = None
+    operands: Sequence[torch.Tensor] = ()
     with gc_paused(), weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
         for number, step in enumerate(plan.steps):
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
-            operands = buffers.exchange(writes, outputs, step.reads, _members(plan, step, kernel, buffers))
+            members = _members(plan, step, kernel, buffers)
+            operands = buffers.exchange(writes, outputs, step.reads, members, made, operands)
             shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
             outputs = _call(
                 kernel, operands if not kernel.is_ragged else _with_lengths(plan, step, operands), plan, number, step
             )
-            writes = step.writes
+            writes, made = step.writes, Made(kernel, members)
             if any(rows._version != version for rows, version in shared):
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
         if apart:
-            return tuple(buffers.hand_out(writes, outputs, plan.outputs))
-    return tuple(buffers.exchange(writes, outputs, plan.outputs))
+            return tuple(buffers.hand_out(writes, outputs, plan.outputs, made, operands))
+        return tuple(buffers.exchange(writes, outputs, plan.outputs, None, made, operands))
 
 
 def _members(plan: Plan, step: Step, kernel: Kernel, buffers: Buffers) -> Members:
     lengths = None
     if kernel.is_ragged:
         lengths = next((plan.lengths_of(read, step.size) for read in step.reads if read.lengths >= 0), None)
-    return buffers.members_of(step.size, step.writes, kernel.ragged_outputs, lengths)
+    return buffers.members_of(step.writes, kernel.ragged_outputs, lengths)
 
 
 def _with_lengths(plan: Plan, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor | Ragged]:

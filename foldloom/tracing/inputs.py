@@ -22,7 +22,6 @@ from foldloom.tracing.columns import Columns, InputColumn
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, leaves_of, static
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.mutation.guards import Unchanged
-from foldloom.tracing.rules.base import forms
 from foldloom.tracing.scope import recording_paused, unwatched, user_line
 from foldloom.tracing.weights import name_of_weight
 
@@ -266,15 +265,6 @@ class _Given:
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         self._recorder.backward(handle, args, kwargs)
-
-
-DRAWS = frozenset(
-    forms(
-        "dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d bernoulli multinomial normal poisson rrelu "
-        "rand_like randn_like randint_like gumbel_softmax fractional_max_pool2d fractional_max_pool3d"
-    )
-)
-"""Functions that draw random numbers: what they return is never the same for everybody."""
 
 
 @functools.cache

@@ -22,11 +22,12 @@ from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.cells.nesting import Nesting
 from foldloom.tracing.functions.calls import call_of_template, name_of, rebuilt
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred
-from foldloom.tracing.inputs import DRAWS, code_of
+from foldloom.tracing.inputs import code_of
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.progress import Progress
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
+from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.scope import Mode, autocast_state, recording_paused, user_line
 
 

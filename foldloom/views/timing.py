@@ -119,15 +119,13 @@ class _TimedBuffers(Buffers):
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         return self._buffers.place_inputs(inputs)
 
-    def members_of(self, size: int, writes: Sequence[Write], ragged: Sequence[bool], lengths: Ints | None) -> Members:
-        return self._buffers.members_of(size, writes, ragged, lengths)
+    def members_of(self, writes: Sequence[Write], ragged: Sequence[bool], lengths: Ints | None) -> Members:
+        return self._buffers.members_of(writes, ragged, lengths)
 
-    def hand_out(
-        self, writes: Sequence[Write], outputs: Sequence[torch.Tensor], reads: Sequence[Read]
-    ) -> list[Sequence[torch.Tensor]]:
+    def hand_out(self, *args: Any) -> list[Sequence[torch.Tensor]]:
         self._timed.step += 1
         start = perf_counter()
-        rows = self._buffers.hand_out(writes, outputs, reads)
+        rows = self._buffers.hand_out(*args)
         self._timed.note(GATHERS, start)
         self._timed.follow(BACKWARD_GATHERS, [row for block in rows for row in block[:1]])
         return rows
@@ -135,16 +133,10 @@ class _TimedBuffers(Buffers):
     def shared_rows(self, reads: Sequence[Read]) -> list[torch.Tensor]:
         return self._buffers.shared_rows(reads)
 
-    def exchange(
-        self,
-        writes: Sequence[Write],
-        outputs: Sequence[torch.Tensor],
-        reads: Sequence[Read],
-        members: Members | None = None,
-    ) -> Sequence[torch.Tensor]:
+    def exchange(self, *args: Any) -> Sequence[torch.Tensor]:
         self._timed.step += 1
         start = perf_counter()
-        operands = self._buffers.exchange(writes, outputs, reads, members)
+        operands = self._buffers.exchange(*args)
         self._timed.note(GATHERS, start)
         self._timed.follow(BACKWARD_GATHERS, operands)
         return operands

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CellType
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,14 @@ from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
 from foldloom.graph import Op, Type
 from foldloom.tracing.cells.nesting import Nesting, flatten, unflatten
-from foldloom.tracing.rules.modules import batched_module, can_be_batched, flat_results, is_hooked, returned_by_module
+from foldloom.tracing.rules.modules import (
+    MODULES,
+    batched_module,
+    can_be_batched,
+    flat_results,
+    is_hooked,
+    returned_by_module,
+)
 from foldloom.tracing.scope import autocast_state, scope
 from foldloom.tracing.weights import module_of
 
@@ -165,7 +173,7 @@ class Cell(torch.nn.Module):
             )
         if any(type.ragged for type in op.inputs):
             run = self._ragged_form(op.inputs)
-            return Kernel(op, lambda *operands: flat_results(run(*operands)), self.module)
+            return self._kernel(op, lambda *operands: flat_results(run(*operands)))
         keywords = {name: value for name, value, _ in settings}
         flat = signature.returns == (tuple, len(op.outputs), (None,) * len(op.outputs))
 
@@ -184,7 +192,12 @@ class Cell(torch.nn.Module):
                 )
             return outputs
 
-        return Kernel(op, self._with_compiled(call, op) if self.is_compiled else call, self.module)
+        return self._kernel(op, self._with_compiled(call, op) if self.is_compiled else call)
+
+    def _kernel(self, op: Op, call: Callable[..., Sequence[Any]]) -> Kernel:
+        is_cell = type(self.function) not in MODULES
+        draws = is_cell and not op.repeatable
+        return Kernel(op, call, self.module, list(_weights_of(self.function)), is_cell=is_cell, draws=draws)
 
     def _with_compiled(
         self, call: Callable[..., Sequence[torch.Tensor]], op: Op
@@ -279,6 +292,22 @@ class Cell(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return self.label
+
+
+def _weights_of(function: Any) -> Iterator[torch.Tensor]:
+    """The parameters of a module, or what a function finds around it: tensors that need gradients, parameters of modules."""
+    module = module_of(function)
+    if module is not None:
+        yield from module.parameters()
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    around = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    for found in (*around, *[function.__globals__.get(name) for name in code.co_names]):
+        if isinstance(found, torch.nn.Module):
+            yield from found.parameters()
+        elif isinstance(found, torch.Tensor):
+            yield found
 
 
 def cell(function: Callable[..., Any], *, compile: bool = False) -> Cell:

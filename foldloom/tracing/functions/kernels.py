@@ -10,6 +10,7 @@ from foldloom.graph import Op
 from foldloom.tracing.cells.core import find_cell
 from foldloom.tracing.functions.calls import call_of_template, function_named
 from foldloom.tracing.rules import batched_form, ragged_form
+from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.fallback import Fallback
 from foldloom.tracing.rules.losses import without_gradients
 from foldloom.tracing.rules.modules import flat_results
@@ -53,7 +54,7 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
         leaves = flat_results(run_blocks(*blocks))
         return leaves if len(leaves) == count else [leaf for leaf in leaves if leaf is not None]
 
-    made = Kernel(op, kernel)
+    made = Kernel(op, kernel, weights=shared, draws=call.function in DRAWS)
     made.form = run
     return made
 

@@ -1,0 +1,114 @@
+"""Steps that are differentiated again, for those of their members that backward has reached.
+
+The gradient of a weight is a sum over all members of a step. A member that was not reached sends a gradient of zero, which adds
+nothing, unless it meets an infinite number on its way: zero times infinity is NaN. Where that may happen the step is run once more,
+for the members that were reached, and differentiated in the place of the first run.
+
+It happens seldom: only in steps with weights, of which some members were reached and others not, and only if these hold numbers that are
+not finite. What goes on inside a cell is not seen from outside, so cells are always run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from foldloom.execution.kernels import Kernel
+from foldloom.execution.reach import Mask, Members
+from foldloom.graph.ragged import Ragged
+from foldloom.planning.plans import Write
+
+
+class Made(NamedTuple):
+    """How the outputs that an exchange writes were made: by this kernel, for these members."""
+
+    kernel: Kernel
+    members: Members
+
+    @property
+    def can_run_again(self) -> bool:
+        return bool(self.kernel.weights) and not self.kernel.draws
+
+    def places(self, is_ragged: bool, reached: Mask) -> torch.Tensor:
+        """Where in a block the rows of these members are."""
+        if is_ragged:
+            assert self.members.lengths is not None
+            reached = np.repeat(reached, self.members.lengths)
+        return torch.from_numpy(np.flatnonzero(reached))
+
+
+def must_run_again(
+    made: Made, operands: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reached: Mask
+) -> bool:
+    """Whether members that were not reached could spoil the gradients of weights."""
+    if made.kernel.is_cell:
+        return True
+    blocks = [
+        *zip(operands, made.kernel.ragged_inputs, strict=True),
+        *zip(outputs, made.kernel.ragged_outputs, strict=True),
+    ]
+    return any(
+        block.is_floating_point() and not block.index_select(0, made.places(is_ragged, ~reached)).isfinite().all()
+        for block, is_ragged in blocks
+    )
+
+
+def gradients_again(
+    made: Made,
+    operands: Sequence[torch.Tensor],
+    grads: Sequence[tuple[Write, torch.Tensor]],
+    reached: Mask,
+) -> list[torch.Tensor | None]:
+    """The gradients of the operands, and then of the weights, from the members that were reached alone.
+
+    ``grads`` has the gradient of each output that has one, by the write that placed it.
+    """
+    is_recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        some = [
+            _some(operand, made.places(is_ragged, reached), is_recorded)
+            for operand, is_ragged in zip(operands, made.kernel.ragged_inputs, strict=True)
+        ]
+        outputs = made.kernel.call(*_with_lengths(made, some, reached))
+    flat = [output.values if isinstance(output, Ragged) else output for output in outputs]
+    grad_of_write = dict(grads)
+    roots, seeds = [], []
+    for write, is_ragged, output in zip(made.members.all_writes, made.kernel.ragged_outputs, flat, strict=True):
+        grad = grad_of_write.get(write)
+        if grad is not None and output.requires_grad:
+            roots.append(output)
+            seeds.append(grad.index_select(0, made.places(is_ragged, reached)))
+    wanted = [tensor for tensor in (*some, *made.kernel.weights) if tensor.requires_grad]
+    found: Any = (
+        torch.autograd.grad(roots, wanted, seeds, allow_unused=True, create_graph=is_recorded) if roots else None
+    )
+    remaining = iter(found if found is not None else [None] * len(wanted))
+    of_some = [next(remaining) if tensor.requires_grad else None for tensor in some]
+    of_weights = [next(remaining) if weight.requires_grad else None for weight in made.kernel.weights]
+    return [
+        *[
+            None if grad is None else _spread(grad, operand, made.places(is_ragged, reached))
+            for grad, operand, is_ragged in zip(of_some, operands, made.kernel.ragged_inputs, strict=True)
+        ],
+        *of_weights,
+    ]
+
+
+def _some(operand: torch.Tensor, places: torch.Tensor, is_recorded: bool) -> torch.Tensor:
+    rows = (operand if is_recorded else operand.detach()).index_select(0, places.to(operand.device))
+    return rows.requires_grad_() if operand.requires_grad and not rows.requires_grad else rows
+
+
+def _with_lengths(made: Made, blocks: Sequence[torch.Tensor], reached: Mask) -> list[torch.Tensor | Ragged]:
+    if made.members.lengths is None:
+        return list(blocks)
+    lengths = torch.from_numpy(made.members.lengths[reached])
+    return [Ragged(b, lengths) if r else b for b, r in zip(blocks, made.kernel.ragged_inputs, strict=True)]
+
+
+def _spread(grad: torch.Tensor, operand: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Zeros for the members that were left out."""
+    return torch.zeros_like(operand).index_copy(0, places.to(grad.device), grad)
