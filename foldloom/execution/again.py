@@ -10,7 +10,8 @@ not finite. What goes on inside a cell is not seen from outside, so cells are al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ class Made(NamedTuple):
 
     @property
     def can_run_again(self) -> bool:
-        return bool(self.kernel.weights) and not self.kernel.draws
+        return bool(self.kernel.weights) and not self.kernel.only_once
 
     def places(self, is_ragged: bool, reached: Mask) -> torch.Tensor:
         """Where in a block the rows of these members are."""
@@ -82,10 +83,11 @@ def gradients_again(
             roots.append(output)
             seeds.append(grad.index_select(0, made.places(is_ragged, reached)))
     wanted = [tensor for tensor in (*some, *made.kernel.weights) if tensor.requires_grad]
-    found: Any = (
-        torch.autograd.grad(roots, wanted, seeds, allow_unused=True, create_graph=is_recorded) if roots else None
-    )
-    remaining = iter(found if found is not None else [None] * len(wanted))
+    found: Sequence[torch.Tensor | None] = [None] * len(wanted)
+    if roots:
+        with _without_hooks(made.kernel.weights):
+            found = torch.autograd.grad(roots, wanted, seeds, allow_unused=True, create_graph=is_recorded)
+    remaining = iter(found)
     of_some = [next(remaining) if tensor.requires_grad else None for tensor in some]
     of_weights = [next(remaining) if weight.requires_grad else None for weight in made.kernel.weights]
     return [
@@ -95,6 +97,20 @@ def gradients_again(
         ],
         *of_weights,
     ]
+
+
+@contextmanager
+def _without_hooks(weights: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Hooks on weights are called with the whole gradient, by the pass that is under way."""
+    hooked: list[Any] = [weight for weight in weights if weight._backward_hooks]
+    hooks = [weight._backward_hooks for weight in hooked]
+    try:
+        for weight in hooked:
+            weight._backward_hooks = None
+        yield
+    finally:
+        for weight, of_weight in zip(hooked, hooks, strict=True):
+            weight._backward_hooks = of_weight
 
 
 def _some(operand: torch.Tensor, places: torch.Tensor, is_recorded: bool) -> torch.Tensor:

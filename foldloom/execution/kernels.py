@@ -28,7 +28,7 @@ class Kernel:
         weights: Sequence[torch.Tensor] = (),
         *,
         is_cell: bool = False,
-        draws: bool = False,
+        only_once: bool = False,
     ) -> None:
         self.op = op
         self.call = call
@@ -37,8 +37,8 @@ class Kernel:
         """The weights that may get gradients from it."""
         self.is_cell = is_cell
         """Whether it is code of the user's, of which only operands and outputs are seen."""
-        self.draws = draws
-        """Whether it draws random numbers, so that to run it again is to run another function."""
+        self.only_once = only_once
+        """Whether to run it again would be seen: it draws random numbers, or calls hooks."""
         self.form: object = call
         """The batched function itself, which knows how it runs."""
         self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))

@@ -196,8 +196,9 @@ class Cell(torch.nn.Module):
 
     def _kernel(self, op: Op, call: Callable[..., Sequence[Any]]) -> Kernel:
         is_cell = type(self.function) not in MODULES
-        draws = is_cell and not op.repeatable
-        return Kernel(op, call, self.module, list(_weights_of(self.function)), is_cell=is_cell, draws=draws)
+        parts = () if self.module is None else self.module.modules()
+        only_once = (is_cell and not op.repeatable) or any(map(is_hooked, parts))
+        return Kernel(op, call, self.module, list(_weights_of(self.function)), is_cell=is_cell, only_once=only_once)
 
     def _with_compiled(
         self, call: Callable[..., Sequence[torch.Tensor]], op: Op

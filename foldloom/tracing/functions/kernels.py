@@ -54,7 +54,7 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
         leaves = flat_results(run_blocks(*blocks))
         return leaves if len(leaves) == count else [leaf for leaf in leaves if leaf is not None]
 
-    made = Kernel(op, kernel, weights=shared, draws=call.function in DRAWS)
+    made = Kernel(op, kernel, weights=shared, only_once=call.function in DRAWS)
     made.form = run
     return made
 
