@@ -138,7 +138,7 @@ def test_shapes() -> None:
     check(function, MATRICES)
 
 
-@known_fault("silently wrong: torch._is_all_true looks at all members of a step together")
+@known_fault("silently wrong: torch.vmap of torch._is_all_true looks at all members together")
 def test_wrong_scale_is_caught() -> None:
     """Of one example: the others must not hear of it."""
 
