@@ -2,14 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TRIALS := .venv-trials
 
-.PHONY: demo test check format benchmark bench-readme views clean
+.PHONY: demo test trials check format benchmark bench-readme views clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/hidden_operators.py
 
 test: $(VENV)/dev $(VENV)/browser
 	$(BIN)/python -m pytest
+
+# Libraries of others under the law, in an environment of their own.
+trials: $(TRIALS)/trials
+	$(TRIALS)/bin/python -m pytest -n 0 tests/third_party
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -42,6 +47,11 @@ $(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.tx
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
+$(TRIALS)/trials: pyproject.toml constraints.txt foldloom/compiled/_planning.c foldloom/lazy/_known.c
+	test -x $(TRIALS)/bin/python || $(PYTHON) -m venv $(TRIALS)
+	$(TRIALS)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[trials]"
+	touch $@
+
 # The page of fl.show is tried in Debian's Chromium. Where it can be had by asking, it is; elsewhere those tests say so and skip.
 $(VENV)/browser: $(VENV)/dev
 	if ! command -v chromedriver > /dev/null && command -v apt-get > /dev/null && test "$$(id -u)" = 0; then \
@@ -50,4 +60,4 @@ $(VENV)/browser: $(VENV)/dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TRIALS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
