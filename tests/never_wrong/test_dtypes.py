@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import foldloom as fl
-from tests.never_wrong.checking import Program, assert_same, cases, check, check_program, vectors
+from tests.never_wrong.checking import Program, assert_same, cases, check, check_program, known_fault, vectors
 
 FLOAT32 = [torch.tensor([0.1, 0.2, -0.3]), torch.tensor([1.0, 0.1, 2.0]), torch.tensor([0.0, 0.5, 16777217.0])]
 
@@ -48,12 +48,12 @@ COMPARISONS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", cases(COMPARISONS))
+@pytest.mark.parametrize("name", cases(COMPARISONS, {"other values": ["float32 == 0-d float64"]}))
 def test_comparisons(name: str) -> None:
     check(COMPARISONS[name], FLOAT32)
 
 
-@pytest.mark.parametrize("name", cases(COMPARISONS))
+@pytest.mark.parametrize("name", cases(COMPARISONS, {"other values": ["float32 == 0-d float64"]}))
 def test_comparisons_of_values(name: str) -> None:
     check(lambda x: COMPARISONS[name](x * 1), FLOAT32)
 
@@ -189,7 +189,17 @@ TIES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", cases(TIES))
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        TIES,
+        {
+            "other gradients": ["median", "nanmedian"],
+            "tuple where one by one has another type": ["aminmax"],
+            "raises NotImplementedError": ["unique"],
+        },
+    ),
+)
 def test_ties_split_their_gradient_as_in_torch(name: str) -> None:
     inputs = ties()
     check(lambda x: TIES[name](x * 1), inputs, sources=inputs)
@@ -205,7 +215,13 @@ AUTOCAST: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("case", cases(f"{name} {where}" for name in AUTOCAST for where in ("inside", "around")))
+@pytest.mark.parametrize(
+    "case",
+    cases(
+        [f"{name} {where}" for name in AUTOCAST for where in ("inside", "around")],
+        {"fails the batch": ["LSTM inside", "LSTM around"]},
+    ),
+)
 def test_modules_under_autocast(case: str) -> None:
     name, where = case.split()
     module, inputs = AUTOCAST[name](), [torch.randn(2, 3) for _ in range(3)]
@@ -223,6 +239,7 @@ def test_modules_under_autocast(case: str) -> None:
     assert_same(actual, expected)
 
 
+@known_fault("fails the batch")
 def test_default_dtype_changed_inside() -> None:
     def build() -> Program:
         inputs = [x.detach() for x in vectors()]
