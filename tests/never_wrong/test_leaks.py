@@ -139,7 +139,7 @@ def test_functions_and_inputs_die() -> None:
     assert all(reference() is None for reference in references)
 
 
-@known_fault("wrong")
+@known_fault("a cache holds its keys")
 def test_values_kept_after_a_batch_hold_no_weights() -> None:
     kept: list[Any] = []
 
