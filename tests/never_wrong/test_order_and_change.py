@@ -319,7 +319,7 @@ def test_running_statistics(case: str) -> None:
         norm, inputs = nn.BatchNorm1d(3, momentum=momentum, dtype=torch.float64), vectors(4, 5, 3)
 
         def function(x: torch.Tensor) -> Any:
-            if case == "by name":
+            if case == "batch norm by name":
                 return F.batch_norm(x, norm.running_mean, norm.running_var, training=True, momentum=0.5)
             if case == "after a wait" and x.detach().sum() > 0:
                 x = x * 2
