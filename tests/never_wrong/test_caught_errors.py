@@ -1,0 +1,288 @@
+"""Finding 12: an error that a program catches is the example's own, and caught where it is one by one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import foldloom as fl
+from tests.never_wrong.checking import cases, check, known_fault, linear, vectors
+
+TABLE = nn.Embedding(5, 3, dtype=torch.float64)
+NUMBERS = [torch.tensor(n) for n in (1, 9, 4, -1)]
+WORDS = [torch.tensor(words) for words in ([1, 2], [3, 9], [0], [4, 4, 7])]
+MATRICES = [torch.eye(3).double() * scale for scale in (1.0, -1.0, 2.0, 0.0)]
+VECTORS = [torch.randn(size, dtype=torch.float64) for size in (3, 4, 3, 1)]
+LAYER = linear()
+
+
+def jitter(matrix: torch.Tensor) -> Any:
+    try:
+        return torch.linalg.cholesky(matrix * 1)
+    except RuntimeError:
+        return torch.linalg.cholesky(matrix * matrix + torch.eye(3).double())
+
+
+def jitter_in_a_loop(matrix: torch.Tensor) -> Any:
+    added = 0.0
+    while True:
+        try:
+            return torch.linalg.cholesky(matrix + added * torch.eye(3).double()), added
+        except torch.linalg.LinAlgError:
+            added = added * 10 + 0.3
+
+
+def inverse(matrix: torch.Tensor) -> Any:
+    try:
+        return torch.linalg.inv(matrix * 1)
+    except RuntimeError:
+        return torch.linalg.pinv(matrix * 1)
+
+
+def solved(matrix: torch.Tensor) -> Any:
+    try:
+        return torch.linalg.solve(matrix * 1, torch.ones(3).double())
+    except torch.linalg.LinAlgError:
+        return torch.zeros(3).double()
+
+
+def used_much_later(matrix: torch.Tensor) -> Any:
+    try:
+        factor = torch.linalg.cholesky(matrix * 1)
+        ok = True
+    except RuntimeError:
+        factor, ok = matrix * 2, False
+    return factor.sum() * 3, ok
+
+
+def raised_in_a_function(matrix: torch.Tensor) -> Any:
+    def attempt() -> torch.Tensor:
+        return torch.linalg.cholesky(matrix * 1) * 2
+
+    try:
+        return attempt()
+    except RuntimeError as error:
+        return type(error).__name__
+
+
+def suppressed(matrix: torch.Tensor) -> Any:
+    result = matrix * 5
+    with contextlib.suppress(RuntimeError):
+        result = torch.linalg.cholesky(matrix * 1)
+    return result
+
+
+def at_last(matrix: torch.Tensor) -> Any:
+    seen = []
+    try:
+        try:
+            seen.append(torch.linalg.cholesky(matrix * 1))
+        finally:
+            seen.append("done")
+    except RuntimeError:
+        seen.append("failed")
+    else:
+        seen.append("fine")
+    return seen
+
+
+MATRIX_PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    f.__name__: f
+    for f in (
+        jitter,
+        jitter_in_a_loop,
+        inverse,
+        solved,
+        used_much_later,
+        raised_in_a_function,
+        suppressed,
+        at_last,
+    )
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        MATRIX_PROGRAMS,
+        {
+            "fails the batch": [
+                "jitter",
+                "jitter_in_a_loop",
+                "inverse",
+                "solved",
+                "used_much_later",
+                "raised_in_a_function",
+                "suppressed",
+                "at_last",
+            ]
+        },
+    ),
+)
+def test_matrices_that_cannot_be_factored(name: str) -> None:
+    check(MATRIX_PROGRAMS[name], MATRICES)
+
+
+@known_fault("fails the batch")
+def test_gradients_of_what_was_caught() -> None:
+    matrices = [matrix.clone().requires_grad_() for matrix in MATRICES]
+    check(lambda matrix: jitter(matrix + matrix.T), matrices, sources=matrices)
+
+
+def or_else(call: Callable[[torch.Tensor], Any], kind: type[Exception]) -> Callable[[torch.Tensor], Any]:
+    def function(x: torch.Tensor) -> Any:
+        try:
+            return call(x)
+        except kind as error:
+            return f"caught {type(error).__name__}"
+
+    return function
+
+
+LOOKUPS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "embedding": or_else(TABLE, IndexError),
+    "embedding function": or_else(lambda n: F.embedding(n, TABLE.weight), IndexError),
+    "embedding of a value": or_else(lambda n: TABLE(n + 0), IndexError),
+    "row by a tensor": or_else(lambda n: TABLE.weight[n], IndexError),
+    "row by a list": or_else(lambda n: TABLE.weight[[int(n)]], IndexError),
+    "row by a number": or_else(lambda n: TABLE.weight[int(n)], IndexError),
+    "index_select": or_else(lambda n: TABLE.weight.index_select(0, n[None]), IndexError),
+    "gather": or_else(lambda n: TABLE.weight.gather(0, n.view(1, 1)), RuntimeError),
+    "place of a value": or_else(lambda n: (TABLE.weight[0] * 2)[n], IndexError),
+    "item of a list": or_else(lambda n: [1, 2, 3][n.item()], IndexError),
+    "key of a dict": or_else(lambda n: {1: "a"}[n.item()], KeyError),
+    "nll_loss": or_else(lambda n: F.nll_loss(TABLE.weight[0] * 2, n), IndexError),
+    "cross_entropy": or_else(lambda n: F.cross_entropy(TABLE.weight[:1] * 2, n[None]), IndexError),
+    "one_hot": or_else(lambda n: F.one_hot(n, 5), RuntimeError),
+    "any error": or_else(TABLE, Exception),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        LOOKUPS,
+        {
+            "fails the batch": [
+                "embedding",
+                "embedding function",
+                "embedding of a value",
+                "index_select",
+                "gather",
+                "nll_loss",
+                "cross_entropy",
+                "one_hot",
+                "any error",
+            ]
+        },
+    ),
+)
+def test_indices_out_of_range(name: str) -> None:
+    check(LOOKUPS[name], NUMBERS, sources=[TABLE.weight])
+
+
+@known_fault("fails the batch")
+def test_words_out_of_range() -> None:
+    check(or_else(lambda words: TABLE(words).sum(0), IndexError), WORDS, sources=[TABLE.weight])
+
+
+SHAPES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "linear": or_else(LAYER, RuntimeError),
+    "linear of a value": or_else(lambda x: LAYER(x * 2), RuntimeError),
+    "sum": or_else(lambda x: x * 2 + torch.ones(3), RuntimeError),
+    "product": or_else(lambda x: (x * 2) @ torch.ones(3).double(), RuntimeError),
+    "view": or_else(lambda x: (x * 2).view(3, 1), RuntimeError),
+    "cat": or_else(lambda x: torch.stack([x * 2, torch.ones(3).double()]), RuntimeError),
+    "place": or_else(lambda x: (x * 2)[3], IndexError),
+    "item": or_else(lambda x: (x * 2).item(), (RuntimeError, ValueError)),  # type: ignore[arg-type]
+    "truth": or_else(lambda x: bool(x * 2), RuntimeError),
+    "dtype": or_else(lambda x: LAYER((x * 2).float()), RuntimeError),
+    "unpacked": or_else(lambda x: [*(x * 2)][2], IndexError),
+    "attribute": or_else(lambda x: (x * 2).nonsense, AttributeError),
+    "argument": or_else(lambda x: (x * 2).sum(nonsense=1), TypeError),
+    "dimension": or_else(lambda x: (x * 2).sum(5), IndexError),
+    "float of many": or_else(lambda x: float(x.detach()[:2] * 2), (RuntimeError, ValueError)),  # type: ignore[arg-type]
+    "assert": or_else(lambda x: _asserted(x), AssertionError),
+    "raised": or_else(lambda x: _raised(x), ValueError),
+    "division": or_else(lambda x: 1 // int((x * 0).sum()), ZeroDivisionError),
+}
+
+
+def _asserted(x: torch.Tensor) -> torch.Tensor:
+    assert (x * 2).sum() > 0
+    return x * 2
+
+
+def _raised(x: torch.Tensor) -> torch.Tensor:
+    if (x * 2).sum() > 0:
+        raise ValueError("positive")
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        SHAPES,
+        {
+            "fails the batch": ["linear", "linear of a value", "dtype"],
+            "another answer": ["float of many"],
+            "raises AttributeError": ["assert"],
+        },
+    ),
+)
+def test_shapes_and_types_that_do_not_fit(name: str) -> None:
+    check(SHAPES[name], VECTORS)
+
+
+@known_fault("fails the batch")
+def test_a_cell_that_fails_for_one_example() -> None:
+    cell = fl.cell(nn.Embedding(5, 3, dtype=torch.float64))
+    check(or_else(cell, Exception), [torch.tensor(n) for n in (1, 4, 0)])
+
+    def function(n: int) -> Any:
+        try:
+            return cell(n)
+        except IndexError:
+            return "caught"
+
+    check(function, [1, 9, 2])
+
+
+@known_fault("it names no line")
+def test_an_error_that_is_not_caught_names_its_example_and_line() -> None:
+    def function(matrix: torch.Tensor) -> Any:
+        return torch.linalg.cholesky(matrix * 1)
+
+    with pytest.raises(Exception, match=r"example 1(.|\n)*test_caught_errors\.py:\d+"):
+        fl.batch(function)(MATRICES)
+
+
+@known_fault("fails the batch")
+def test_an_error_that_is_not_caught_has_its_type() -> None:
+    """One by one this is an IndexError, and who calls the batch may catch it as one."""
+    with pytest.raises(IndexError):
+        fl.batch(lambda n: TABLE(n) * 2)(NUMBERS)
+    with pytest.raises(RuntimeError):
+        fl.batch(lambda x: LAYER(x * 2))(VECTORS)
+    with pytest.raises(torch.linalg.LinAlgError):
+        fl.batch(lambda x: torch.linalg.cholesky(x * 1))(MATRICES)
+
+
+def test_anomaly_of_nan_is_found() -> None:
+    """What a program asserts about values is asserted about its own."""
+
+    def function(x: torch.Tensor) -> str:
+        try:
+            if torch.isnan((x * 2).sqrt()).any():
+                raise FloatingPointError("nan")
+        except FloatingPointError:
+            return "nan"
+        return "fine"
+
+    check(function, vectors(4))

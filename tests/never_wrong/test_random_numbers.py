@@ -1,0 +1,165 @@
+"""Finding 8: with a seed, plain programs draw what one by one draws, where that is possible."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import foldloom as fl
+from tests.never_wrong.checking import Program, cases, check, check_program, known_fault, linear, vectors
+
+LAYER = linear()
+LSTM = nn.LSTM(3, 4, 2, dropout=0.5, dtype=torch.float64)
+DROPOUT = nn.Dropout(0.5)
+ALPHA, FEATURES = nn.AlphaDropout(0.5), nn.Dropout1d(0.5)
+
+
+def several(x: torch.Tensor) -> Any:
+    y = LAYER(x) + torch.randn(3, dtype=torch.float64)
+    return F.dropout(y, 0.5), torch.rand(2), torch.randint(9, (2,))
+
+
+def as_long_as_it_is(x: torch.Tensor) -> Any:
+    return [DROPOUT(LAYER(x)) for _ in range(int(x.detach()[0] > 0) + 1)]
+
+
+def own_generator(x: torch.Tensor) -> Any:
+    generator = torch.Generator().manual_seed(3)
+    return x + torch.randn(3, generator=generator, dtype=torch.float64)
+
+
+def seeded_inside(x: torch.Tensor) -> Any:
+    torch.manual_seed(5)
+    return x + torch.randn(3, dtype=torch.float64)
+
+
+def forked(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        y = torch.randn(3, dtype=torch.float64)
+    return x + y + torch.randn(3, dtype=torch.float64)
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "randn": lambda x: x + torch.randn(3, dtype=torch.float64),
+    "rand": lambda x: x * torch.rand(3, dtype=torch.float64),
+    "randn_like": lambda x: x + torch.randn_like(x),
+    "randn_like of a value": lambda x: x + torch.randn_like(LAYER(x)),
+    "randint": lambda x: x * torch.randint(9, (3,)),
+    "randperm": lambda x: x[torch.randperm(3)],
+    "bernoulli": lambda x: x * torch.bernoulli(torch.full((3,), 0.5)),
+    "bernoulli of a value": lambda x: torch.bernoulli(LAYER(x).sigmoid()),
+    "bernoulli_": lambda x: x * torch.empty(3).bernoulli_(0.5),
+    "normal": lambda x: torch.normal(LAYER(x), 1.0),
+    "normal_": lambda x: x + torch.empty(3, dtype=torch.float64).normal_(),
+    "uniform_": lambda x: x + torch.zeros(3, dtype=torch.float64).uniform_(-1, 1),
+    "exponential_": lambda x: x + torch.zeros(3, dtype=torch.float64).exponential_(),
+    "multinomial": lambda x: LAYER(x).softmax(0).multinomial(2),
+    "poisson": lambda x: torch.poisson(LAYER(x).exp()),
+    "dropout": lambda x: F.dropout(LAYER(x), 0.5),
+    "dropout module": lambda x: DROPOUT(LAYER(x)),
+    "dropout of what was given": lambda x: DROPOUT(x),
+    "alpha dropout": lambda x: ALPHA(LAYER(x)),
+    "feature dropout": lambda x: FEATURES(LAYER(x)[:, None]),
+    "gumbel": lambda x: F.gumbel_softmax(LAYER(x), hard=True),
+    "rrelu": lambda x: F.rrelu(LAYER(x), training=True),
+    "sample of Normal": lambda x: torch.distributions.Normal(x.detach(), 1.0, validate_args=False).sample(),
+    "rsample of Normal": lambda x: torch.distributions.Normal(LAYER(x), 1.0, validate_args=False).rsample(),
+    "sample of Categorical": lambda x: torch.distributions.Categorical(logits=LAYER(x), validate_args=False).sample(),
+    "several": several,
+    "as long as it is": as_long_as_it_is,
+    "LSTM": lambda x: LSTM(x.expand(2, 3))[0],
+    "weights made inside": lambda x: nn.init.normal_(torch.empty(3, dtype=torch.float64)) + x,
+    "module made inside": lambda x: nn.Linear(3, 2, dtype=torch.float64)(x),
+    "own generator": own_generator,
+    "seeded inside": seeded_inside,
+    "forked": forked,
+    "initial seed": lambda x: torch.initial_seed(),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        DRAWS,
+        {
+            "zeros where one by one has no gradient": ["randn_like of a value"],
+            "other values": ["gumbel", "several"],
+            "another requires_grad": ["sample of Normal"],
+            "refused": ["weights made inside", "module made inside"],
+        },
+    ),
+)
+def test_draws_of_a_program_that_does_not_wait(name: str) -> None:
+    inputs = vectors()
+    check(DRAWS[name], inputs, sources=[*inputs, *LAYER.parameters(), *LSTM.parameters()])
+
+
+@known_fault("other values")
+def test_draws_before_the_first_wait() -> None:
+    """The first example draws first, then the second: as long as none has waited, in a loop's order."""
+
+    def function(x: torch.Tensor) -> Any:
+        y = x + torch.randn(3, dtype=torch.float64)
+        return y if LAYER(y).sum() > 0 else y * 2
+
+    inputs = vectors()
+    check(function, inputs, sources=inputs)
+
+
+def test_other_generators_without_waiting() -> None:
+    def build() -> Program:
+        generator = np.random.default_rng(3)
+        random.seed(3)
+        inputs = vectors()
+        return Program(lambda x: (x * random.random(), generator.normal(), random.choice("abc")), [inputs], inputs)
+
+    check_program(build)
+
+
+def after_a_wait(x: torch.Tensor) -> Any:
+    y = LAYER(x)
+    if y.sum() > 0:
+        y = y * 2
+    return y + torch.randn(3, dtype=torch.float64), torch.rand(100)
+
+
+def test_draws_after_a_wait_are_reproducible() -> None:
+    inputs, runs = vectors(4), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        runs.append(fl.batch(after_a_wait)(inputs))
+    torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=0)
+
+
+def test_draws_after_a_wait_differ_among_examples_and_runs() -> None:
+    inputs = vectors(4)
+    drawn = [tuple(result[1].tolist()) for _ in range(2) for result in fl.batch(after_a_wait)(inputs)]
+    assert len(set(drawn)) == 8
+
+
+def test_draws_after_a_wait_are_statistically_right() -> None:
+    numbers = torch.cat([result[1].detach() for result in fl.batch(after_a_wait)(vectors(200))])
+    assert abs(float(numbers.mean()) - 0.5) < 0.01
+    assert abs(float(numbers.var()) - 1 / 12) < 0.005
+
+
+def test_a_batch_moves_the_generator_on() -> None:
+    inputs = vectors(2)
+    first = fl.batch(lambda x: torch.rand(3))(inputs)
+    second = fl.batch(lambda x: torch.rand(3))(inputs)
+    assert not torch.equal(first[0], second[0])
+
+
+def test_a_program_that_draws_nothing_leaves_the_generator() -> None:
+    inputs = vectors(3)
+    before = torch.get_rng_state()
+    fl.batch(lambda x: LAYER(x) if LAYER(x).sum() > 0 else x)(inputs)
+    assert torch.equal(before, torch.get_rng_state())
