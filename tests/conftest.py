@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,3 +18,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
     torch.manual_seed(0)
+
+
+KNOWN_FAULTS = Path(__file__).with_name("known_faults.txt")
+"""Tests that fail today, a line each: what is wrong, a tab, and the test. `tests/known_faults.py` writes it anew."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A known fault is expected to fail, and its test fails as soon as it does not, so that its line goes."""
+    lines = KNOWN_FAULTS.read_text().splitlines()
+    reason_of_test = {test: reason for reason, test in (line.split("\t") for line in lines)}
+    for item in items:
+        if item.nodeid in reason_of_test:
+            # Whatever is raised: also what pytest raises itself.
+            item.add_marker(pytest.mark.xfail(strict=True, reason=reason_of_test[item.nodeid], raises=BaseException))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import foldloom as fl
@@ -25,18 +24,6 @@ PLAIN = (int, str, bool, bytes, complex, type(None), range, slice, torch.dtype, 
 
 class BrokenTestError(BaseException):
     """The program fails one by one: no known fault, but a mistake in the test."""
-
-
-def known_fault(reason: str) -> pytest.MarkDecorator:
-    """Wrong today. The test fails as soon as it is mended, so that the mark goes."""
-    return pytest.mark.xfail(strict=True, reason=reason, raises=(Exception, pytest.fail.Exception))
-
-
-def cases(names: Iterable[str], faults: Mapping[str, Iterable[str]] | None = None) -> list[Any]:
-    """The names as parameters of a test; those that are wrong today under the reason."""
-    known, reasons = list(names), {name: reason for reason, wrong in (faults or {}).items() for name in wrong}
-    assert set(reasons) <= set(known), set(reasons) - set(known)
-    return [pytest.param(name, marks=known_fault(reasons[name]) if name in reasons else ()) for name in known]
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from tests.never_wrong.checking import Program, cases, check_program, known_fault, linear, steps_run, vectors
+from tests.never_wrong.checking import Program, check_program, linear, steps_run, vectors
 
 W = nn.Parameter(torch.randn(3, dtype=torch.float64))
 TABLE = nn.Embedding(4, 3, dtype=torch.float64)
@@ -165,20 +165,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize(
     "name",
-    cases(
-        PROGRAMS,
-        {
-            "refused": [
-                "place_set_without_gradients",
-                "place_set_in_place",
-                "multiplied_after_a_wait",
-                "view_of_derived",
-                "filled_mask",
-                "initial_state",
-            ],
-            "no gradient where one by one has one": ["detached_in_place"],
-        },
-    ),
+    list(PROGRAMS),
 )
 def test_derived_weights(name: str) -> None:
     def build() -> Program:
@@ -189,7 +176,6 @@ def test_derived_weights(name: str) -> None:
     check_program(build)
 
 
-@known_fault("one tensor for all examples")
 def test_results_made_of_weights_alone_are_tensors_of_their_own() -> None:
     first, second = fl.batch(lambda x: (W * 2).detach())(INPUTS[:2])
     first.zero_()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.never_wrong.checking import Program, cases, check_program, known_fault, linear, steps_run, vectors
+from tests.never_wrong.checking import Program, check_program, linear, steps_run, vectors
 
 
 class Net(nn.Module):
@@ -178,32 +178,12 @@ MODULES: dict[str, Callable[[Any, torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize(
     "name",
-    cases(
-        MODULES,
-        {
-            "other values": [
-                "attribute",
-                "attribute_of_a_child",
-                "attribute_that_is_a_number",
-                "attribute_set_by_setattr",
-                "attribute_set_in_its_dict",
-                "stateful_recurrence",
-                "counter",
-                "moving_average",
-            ],
-            "raises AttributeError": ["attribute_deleted"],
-            "another answer": ["list_made_anew", "training_switched"],
-            "zeros where one by one has no gradient": ["counter_after_waiting", "made_by_the_first"],
-            "another is_leaf": ["carried_over"],
-            "raises TypeError": ["restored_at_last"],
-        },
-    ),
+    list(MODULES),
 )
 def test_attributes_of_modules(name: str) -> None:
     check_program(net(MODULES[name]))
 
 
-@known_fault("other values")
 def test_attribute_written_by_a_hook() -> None:
     def build() -> Program:
         layer, inputs = linear(), vectors()
@@ -218,7 +198,6 @@ def test_attribute_written_by_a_hook() -> None:
     check_program(build)
 
 
-@known_fault("other values")
 def test_attribute_of_a_module_that_is_called_by_a_function() -> None:
     def build() -> Program:
         model, inputs = Net(attribute), vectors()
@@ -232,7 +211,6 @@ def test_attribute_of_a_module_that_is_called_by_a_function() -> None:
     check_program(build)
 
 
-@known_fault("other values")
 def test_the_last_example_leaves_its_attribute_behind() -> None:
     def build() -> Program:
         model, inputs = Net(attribute), vectors()
@@ -241,7 +219,6 @@ def test_the_last_example_leaves_its_attribute_behind() -> None:
     check_program(build)
 
 
-@known_fault("each copy runs alone")
 def test_copies_of_a_module_that_share_weights_run_together() -> None:
     layer, inputs = linear(), vectors(8)
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 import foldloom as fl
-from tests.never_wrong.checking import cases, exit_code_of_a_child, known_fault, linear, vectors
+from tests.never_wrong.checking import exit_code_of_a_child, linear, vectors
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "Linear": linear,
@@ -67,21 +67,7 @@ def dead_after(run: Callable[[nn.Module], Any], make: Callable[[], nn.Module]) -
 
 @pytest.mark.parametrize(
     "name",
-    cases(
-        MODULES,
-        {
-            "a cache holds its keys": [
-                "Linear",
-                "LSTM",
-                "GRU",
-                "Sequential",
-                "LayerNorm",
-                "Dropout",
-                "ModuleList",
-                "GELU",
-            ]
-        },
-    ),
+    list(MODULES),
 )
 def test_modules_die(name: str) -> None:
     inputs = vectors(3, 2, 3) if name != "cell" else vectors()
@@ -93,9 +79,7 @@ def test_modules_die(name: str) -> None:
     assert dead_after(run, MODULES[name])
 
 
-@pytest.mark.parametrize(
-    "name", cases(["Linear", "LSTM", "Sequential"], {"a cache holds its keys": ["Linear", "LSTM", "Sequential"]})
-)
+@pytest.mark.parametrize("name", ["Linear", "LSTM", "Sequential"])
 def test_modules_of_programs_that_wait_die(name: str) -> None:
     def run(module: nn.Module) -> None:
         def function(x: torch.Tensor) -> Any:
@@ -108,7 +92,6 @@ def test_modules_of_programs_that_wait_die(name: str) -> None:
     assert dead_after(run, MODULES[name])
 
 
-@known_fault("a cache holds its keys")
 def test_modules_of_programs_that_fail_die() -> None:
     def run(module: nn.Module) -> None:
         def function(x: torch.Tensor) -> Any:
@@ -121,7 +104,6 @@ def test_modules_of_programs_that_fail_die() -> None:
     assert dead_after(run, linear)
 
 
-@known_fault("a cache holds its keys")
 def test_modules_that_were_recorded_die() -> None:
     assert dead_after(lambda module: fl.plan(fl.record_each(module, vectors())), linear)
 
@@ -139,7 +121,6 @@ def test_functions_and_inputs_die() -> None:
     assert all(reference() is None for reference in references)
 
 
-@known_fault("a cache holds its keys")
 def test_values_kept_after_a_batch_hold_no_weights() -> None:
     kept: list[Any] = []
 
@@ -157,7 +138,6 @@ def planned_with_gradients(batch: list[Any]) -> Any:
     return fl.plan([fl.record(lambda x: x * 2, torch.ones(3, requires_grad=True)) for _ in batch])
 
 
-@known_fault("hangs")
 @pytest.mark.filterwarnings("ignore")
 def test_a_worker_whose_plan_cannot_be_pickled_says_so() -> None:
     def run() -> None:
@@ -171,7 +151,6 @@ def test_a_worker_whose_plan_cannot_be_pickled_says_so() -> None:
 # ---- Interrupts.
 
 
-@known_fault("trying to pop from empty mode stack")
 def test_interrupts_leave_torch_as_it_was() -> None:
     """Interrupted at many moments, a batch ends with KeyboardInterrupt, and everything is as before."""
     layer, inputs = linear(), vectors(20)

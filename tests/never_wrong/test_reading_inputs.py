@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import foldloom as fl
-from tests.never_wrong.checking import cases, check, flushes, known_fault
+from tests.never_wrong.checking import check, flushes
 
 WEIGHT = torch.nn.Parameter(torch.randn(9, 9, dtype=torch.float64))
 NAMES = "abcdefghi"
@@ -77,40 +77,7 @@ READS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize(
     "name",
-    cases(
-        READS,
-        {
-            "waits for what is there": [
-                "item of a place",
-                "item of the last place",
-                "int of a place",
-                "float of a place",
-                "equality",
-                "inequality",
-                "order",
-                "order of two places",
-                "truth",
-                "indices of a weight",
-                "indices of a weight as numbers",
-                "transitions",
-                "match",
-                "data as a list",
-                "a slice as a list",
-                "detached as a list",
-                "reversed as a list",
-                "viewed as a list",
-                "unbound",
-                "split",
-                "range",
-                "index of a list",
-                "key of a dict",
-                "formatted",
-                "in",
-            ],
-            "a value is no torch.Tensor": ["printed"],
-            "tuple where one by one has another type": ["shape"],
-        },
-    ),
+    list(READS),
 )
 def test_reads_of_what_was_given(name: str) -> None:
     """A recording refuses to wait, so it takes what waits for nothing."""
@@ -120,7 +87,6 @@ def test_reads_of_what_was_given(name: str) -> None:
     check(function, WORDS, sources=[WEIGHT])
 
 
-@known_fault("waits for what is there")
 def test_reads_within_a_structure_that_was_given() -> None:
     def function(given: dict[str, Any]) -> torch.Tensor:
         return WEIGHT[given["words"][0].item()] * float(given["scale"])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.never_wrong.checking import Program, cases, check_program, exit_code_of_a_child, linear, vectors
+from tests.never_wrong.checking import Program, check_program, exit_code_of_a_child, linear, vectors
 
 COUNTER = 0
 LAST: Any = None
@@ -269,22 +269,7 @@ SHARED: dict[str, Callable[[], Program]] = {
 
 @pytest.mark.parametrize(
     "name",
-    cases(
-        SHARED,
-        {
-            "other values": [
-                "shared_stack",
-                "closure",
-                "global_value",
-                "object_with_attributes",
-                "class_attribute",
-                "attribute_of_a_function",
-            ],
-            "zeros where one by one has no gradient": ["memo"],
-            "another answer": ["closure_that_counts", "global_counter", "iterator", "python_random"],
-            "raises IndexError": ["bound_method"],
-        },
-    ),
+    list(SHARED),
 )
 def test_shared_objects_are_as_in_a_loop_or_refused(name: str) -> None:
     check_program(SHARED[name], or_refused=True)
@@ -331,9 +316,7 @@ def other_folder() -> Program:
 HELD = {build.__name__: build for build in (redirected, warnings_caught, other_folder)}
 
 
-@pytest.mark.parametrize(
-    "name", cases(HELD, {"another answer": ["redirected", "other_folder"], "raises UserWarning": ["warnings_caught"]})
-)
+@pytest.mark.parametrize("name", list(HELD))
 def test_held_over_a_wait(name: str) -> None:
     before = os.getcwd()
     try:
@@ -342,7 +325,7 @@ def test_held_over_a_wait(name: str) -> None:
         os.chdir(before)
 
 
-@pytest.mark.parametrize("kind", cases(["Lock", "RLock"], {"hangs": ["Lock"]}))
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
 def test_a_lock_held_over_a_wait_does_not_hang(kind: str) -> None:
     def build() -> Program:
         inputs, lock = vectors(), getattr(threading, kind)()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from tests.never_wrong.checking import assert_same, exit_code_of_a_child, known_fault, linear, sequences, vectors
+from tests.never_wrong.checking import assert_same, exit_code_of_a_child, linear, sequences, vectors
 
 
 class Parser(nn.Module):
@@ -72,7 +72,6 @@ def test_eight_threads_share_a_model_of_cells() -> None:
     assert exit_code_of_a_child(lambda: eight_threads(Cells(), vectors)) == 0
 
 
-@known_fault("an attribute of the module is shared by all examples")
 def test_eight_threads_share_a_model_that_keeps_its_state() -> None:
     assert exit_code_of_a_child(lambda: eight_threads(Parser(keeps_state=True))) == 0
 
