@@ -65,7 +65,7 @@ def python_calls(function: Callable[[], Any]) -> list[str]:
     names: list[str] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.endswith(("recorder.py", "nodes.py", "signatures.py")):
+        if event == "call" and frame.f_code.co_filename.endswith(("recorder.py", "first_calls.py", "signatures.py")):
             names.append(frame.f_code.co_name)
 
     sys.setprofile(note)

@@ -32,6 +32,15 @@ def forms(names: str | Iterable[str]) -> Iterator[Any]:
                 yield found
 
 
+DRAWS = frozenset(
+    forms(
+        "dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d bernoulli multinomial normal poisson rrelu "
+        "rand_like randn_like randint_like gumbel_softmax fractional_max_pool2d fractional_max_pool3d"
+    )
+)
+"""Functions that draw random numbers: two calls of them never return the same."""
+
+
 def register(table: dict[Any, Rule], functions: Iterable[Any]) -> Callable[[Rule], Rule]:
     def add(rule: Rule) -> Rule:
         for function in functions:
