@@ -611,7 +611,7 @@ static Outcome record_number(PyObject *recorder, PyObject *args, PyObject **resu
     return *result == NULL ? FAILED : FOUND;
 }
 
-/* A list of values of one type, stacked, is a ragged value: nothing is computed. See `Recorder.ragged`. */
+/* A list of values of one type, stacked, is a ragged value: nothing is computed. See `handlers._ragged`. */
 static Outcome stacked(PyObject *recorder, PyObject *args, PyObject **result)
 {
     if (PyTuple_GET_SIZE(args) != 1 || !is_container(PyTuple_GET_ITEM(args, 0)))

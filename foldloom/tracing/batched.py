@@ -266,7 +266,14 @@ def _record_example(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
                 f"Change a copy: `xs = list(xs)`\n  in example {number}"
             )
-        return [output._value for output in recorder.as_outputs(outputs)], template
+        return [_value_of(recorder, output) for output in outputs], template
+
+
+def _value_of(recorder: Recorder, output: LazyTensor) -> int:
+    """The value that an example returns, of a fixed shape."""
+    if output._recorder is not recorder or output._type.ragged:
+        output = recorder.dense(recorder.own(output))
+    return output._value  # type: ignore[no-any-return]
 
 
 def _items_of(container: list[Any] | dict[Any, Any]) -> list[int]:

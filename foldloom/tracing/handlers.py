@@ -6,12 +6,13 @@ Stacking a list, joining lists and taking rows of a ragged value only rearrange 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from foldloom.errors import ArgumentError
+from foldloom.graph import ANY, Type
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
@@ -24,6 +25,17 @@ Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]
 """Takes the recorder and the arguments of a call. NotImplemented: record the call as any other."""
 
 
+TYPE_OF_STACK: dict[Type, Type] = {}
+"""By the type of a row: the type of a stack of such rows."""
+
+
+def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
+    """A stack of rows of one type."""
+    depth = max([row._depth for row in rows], default=0)
+    stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
+    return LazyTensor(recorder, [row._value for row in rows], stacked, depth)
+
+
 def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else kwargs.get("tensors")
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -33,7 +45,7 @@ def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     if first is None or first._type.ragged:
         return NotImplemented
     row = first._type
-    rows = [
+    rows: list[Any] = [
         item
         if type(item) is LazyTensor
         else recorder.lift(item, ragged=False)
@@ -43,7 +55,7 @@ def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     ]
     if any(item is None or item._type is not row or item._recorder is not recorder for item in rows):
         return NotImplemented
-    return recorder.ragged(rows, row)
+    return _ragged(recorder, rows, row)
 
 
 def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -66,7 +78,7 @@ def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         ):
             return NotImplemented
         rows += recorder.rows_of(handle)
-    return recorder.ragged(rows, row)
+    return _ragged(recorder, rows, row)
 
 
 def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:

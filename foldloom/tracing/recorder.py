@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
-from foldloom.graph import ANY, Type
+from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
@@ -28,8 +27,9 @@ from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.flush import Flushes
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
-from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS
+from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.inputs import Inputs
+from foldloom.tracing.keys import PLAIN_TYPES, key_of
 from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, Views, computed
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_item
@@ -40,12 +40,6 @@ from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
 _CONTAINERS = (tuple, list, dict)
-_STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
-_Parameter = torch.nn.Parameter
-_NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
-
-TYPE_OF_STACK: dict[Type, Type] = {}
-"""By the type of a row: the type of a stack of such rows."""
 
 
 class Recorder:
@@ -157,58 +151,19 @@ class Recorder:
             self.signatures.change_mode()
         if self.is_over:
             return computed(function, tuple(args), kwargs or {})
+        kwargs = kwargs or {}
         handler = HANDLERS.get(function)
         if handler is not None:
-            result = handler(self, args, kwargs or {})
+            result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
-        return self._call_by_key(function, args, kwargs or {})
-
-    def _call_by_key(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The key holds all that tells two calls apart, so lists and tuples with their kind and length. (One function for speed.)"""
-        key: list[Any] = [function]
-        operands: list[Any] = []
-        depth = 0
-        is_ragged = False
-        if kwargs:
-            # Settings by name are many and mostly plain: all of them in one go.
-            kinds = tuple(map(type, kwargs.values()))
-            if not _NOT_PLAIN.isdisjoint(kinds):
-                return first_call(self, function, tuple(args), kwargs)[0]
-            key += (tuple(kwargs), kinds)
-            # Kinds tell 0 from False; only a float has two zeros, which are equal.
-            key += kwargs.values() if float not in kinds else [repr(v) if v == 0.0 else v for v in kwargs.values()]
-        for arg in args:
-            kind = type(arg)
-            if kind is tuple or kind is list:
-                items = arg
-                key += (kind, len(arg))
-            else:
-                items = (arg,)
-            for item in items:
-                kind = type(item)
-                if kind is LazyTensor:
-                    if item._recorder is not self:
-                        return first_call(self, function, tuple(args), kwargs)[0]
-                    key.append(item._type)
-                    if item._type.ragged:
-                        is_ragged = True
-                    else:
-                        operands.append(item._value)
-                        if item._depth > depth:
-                            depth = item._depth
-                elif kind is _Parameter:
-                    key += (kind, id(item))
-                elif kind in _STATIC:
-                    key += (kind, item)
-                elif kind is float:
-                    key += (kind, item or repr(item))
-                else:
-                    return first_call(self, function, tuple(args), kwargs)[0]
-        frozen = tuple(key)
-        known = self.graph.calls.get(frozen)
+        found = key_of(self, function, args, kwargs)
+        if found is None:
+            return first_call(self, function, tuple(args), kwargs)[0]
+        key, operands, depth, is_ragged = found
+        known = graph.calls.get(key)
         if known is None:
-            return self._call_unknown(frozen, function, tuple(args), kwargs, is_ragged)
+            return self._call_unknown(key, function, tuple(args), kwargs, is_ragged)
         if is_ragged:
             return self._call_known(known, function, tuple(args), kwargs)
         if known.shares_with is None:
@@ -220,7 +175,7 @@ class Recorder:
         return result
 
     def _call_known(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A known call with ragged values, or one that returns a view of another argument than the first."""
+        """A known call with ragged values, or one that returns a view."""
         leaves: list[Any] = []
         leaves_of((args, kwargs), leaves)
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
@@ -358,12 +313,6 @@ class Recorder:
             f"fl.batch returns\n  {self.where()}"
         )
 
-    def ragged(self, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
-        """A stack of rows of one type: nothing is computed."""
-        depth = max([row._depth for row in rows], default=0)
-        stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
-        return LazyTensor(self, [row._value for row in rows], stacked, depth)
-
     def dense(self, handle: LazyTensor) -> LazyTensor:
         """A ragged value as one of a fixed shape."""
         if not handle._type.ragged:
@@ -382,13 +331,6 @@ class Recorder:
         if handle._type.ragged:
             return row_handles(self, handle)
         return list(self.call_function(torch.unbind, (handle,), None))
-
-    def as_outputs(self, handles: Sequence[LazyTensor]) -> list[LazyTensor]:
-        """Values that are returned from an example."""
-        return [
-            handle if handle._recorder is self and not handle._type.ragged else self.dense(self.own(handle))
-            for handle in handles
-        ]
 
     # ---- What handles ask.
 
@@ -445,8 +387,8 @@ fast_path.bind(
     scope=scope,
     handlers=HANDLERS,
     module_types=MODULES,
-    parameter=_Parameter,
-    plain_types=_STATIC | {float},
+    parameter=torch.nn.Parameter,
+    plain_types=PLAIN_TYPES,
     may_copy=MAY_COPY,
     rebuilt=rebuilt,
     make_tensor=torch.tensor,

@@ -25,8 +25,8 @@ def holds(state: State) -> bool:
     """Whether this is the state of its module. Asked at every call of a module. Comparing dictionaries compares identities first, which is
     fast; comparing two different weights raises RuntimeError."""
     try:
-        for module, training, weights, parts in state:
-            if module.training is not training or module._parameters != weights or module._modules != parts:
+        for module, training, weights, submodules in state:
+            if module.training is not training or module._parameters != weights or module._modules != submodules:
                 return False
     except RuntimeError:
         return False
@@ -39,10 +39,10 @@ def is_plain(state: State) -> bool:
 
 
 def _put(state: State) -> None:
-    for module, training, weights, parts in state:
+    for module, training, weights, submodules in state:
         module.training = training
         module._parameters.update(weights)
-        module._modules.update(parts)
+        module._modules.update(submodules)
 
 
 class Guards:
