@@ -32,7 +32,7 @@ import foldloom as fl
 from foldloom.execution import Kernel, engine
 from foldloom.planning.plans import Plan
 from foldloom.tracing import lift
-from foldloom.tracing.functions.kernels import CELL, DIRECT_RULE, how
+from foldloom.tracing.kernels import CELL, DIRECT_RULE, how
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.rules.fallback import ONE_BY_ONE, VMAP
 

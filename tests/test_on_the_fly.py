@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import foldloom as fl
 from foldloom.tracing.fibers import fibers
+from foldloom.tracing.flush import Flushes
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.recorder import Recorder
 from foldloom.tracing.scope import scope
@@ -785,18 +786,18 @@ def test_print_shows_values() -> None:
 
 
 def test_everything_pending_runs_when_all_are_parked() -> None:
-    parts = []
+    flushes = []
 
-    def counted(self: Recorder, *args: Any, **kwargs: Any) -> Any:
-        parts.append(1)
+    def counted(self: Flushes, *args: Any, **kwargs: Any) -> Any:
+        flushes.append(1)
         return run(self, *args, **kwargs)
 
-    run = Recorder._run
+    run = Flushes._flush
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "_run", counted)
+        patch.setattr(Flushes, "_flush", counted)
         fl.batch(_until)([torch.full((3,), float(size)) for size in range(10)])
         longest = max(_until(torch.full((3,), float(size)))[1] for size in range(10))
-    assert len(parts) <= longest + 2, "one for each round of the longest loop"
+    assert len(flushes) <= longest + 2, "one for each round of the longest loop"
 
 
 def test_a_recording_that_asks_for_a_value_is_refused() -> None:

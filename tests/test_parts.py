@@ -15,7 +15,7 @@ import foldloom as fl
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution import engine
 from foldloom.planning.plans import Plan
-from foldloom.tracing import flush
+from foldloom.tracing import pending
 from foldloom.views.asking import survey_of
 from tests.law_on_the_fly import check_on_the_fly
 
@@ -76,7 +76,7 @@ def test_the_law() -> None:
 
 def test_what_is_left_is_computed_too_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = fl.one_by_one(walk)(states(6), [6] * 6)
-    monkeypatch.setattr(flush, "MOST_LEFT", 10)
+    monkeypatch.setattr(pending, "MOST_PENDING", 10)
     with plans_of_parts() as plans:
         results = fl.batch(walk)(states(6), [6] * 6)
     assert len(steps(plans, "cross_entropy")) > 1

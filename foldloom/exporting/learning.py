@@ -21,7 +21,7 @@ from foldloom.runtime.description import Description, OpOf, TypeOf
 from foldloom.runtime.recordings import identity_of, ops_of_results
 from foldloom.tracing.cells.core import Settings, Signature, find_cell
 from foldloom.tracing.cells.nesting import Nesting
-from foldloom.tracing.functions.kernels import is_function
+from foldloom.tracing.kernels import is_function
 
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 

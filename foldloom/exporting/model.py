@@ -24,7 +24,7 @@ from foldloom.runtime.recordings import replayed
 from foldloom.runtime.results import asked_for, filled
 from foldloom.tracing import record
 from foldloom.tracing.cells.core import find_cell
-from foldloom.tracing.functions.kernels import is_function
+from foldloom.tracing.kernels import is_function
 
 _CODE = (
     "the model was Python code. Give `Model(path, program=function)` a function of the model and one example that needs no torch, such as its "

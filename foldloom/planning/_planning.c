@@ -216,6 +216,7 @@ static void order_of(const double *numbers, Py_ssize_t count, int64_t *order)
 /* The step of every node, -1 for inputs: those of one op at one depth are a step. See schedulers/by_depth.py. */
 static PyObject *by_depth(PyObject *self, PyObject *args)
 {
+    (void)self;
     PyObject *op_column, *depth_column, *result = NULL;
     long long op_count;
     if (!PyArg_ParseTuple(args, "OOL", &op_column, &depth_column, &op_count))
@@ -249,6 +250,7 @@ done:
 /* The step of every node, -1 for inputs. See schedulers/by_agenda.py. */
 static PyObject *by_agenda(PyObject *self, PyObject *args)
 {
+    (void)self;
     PyObject *ops, *op_column, *operand_column, *depth_column, *length_column, *result = NULL;
     if (!PyArg_ParseTuple(args, "OOOOO", &ops, &op_column, &operand_column, &depth_column, &length_column))
         return NULL;
@@ -359,6 +361,7 @@ static int larger_first(const void *a, const void *b)
 /* The nodes run after run, and the operands of all runs slot by slot. */
 static PyObject *arrange(PyObject *self, PyObject *args)
 {
+    (void)self;
     PyObject *ops, *op_column, *operand_column, *length_column, *example_column, *step_column, *result = NULL;
     Py_ssize_t earlier_ops;
     if (!PyArg_ParseTuple(args, "OOOOOOn", &ops, &op_column, &operand_column, &length_column, &example_column, &step_column,
@@ -504,6 +507,7 @@ static int add_record(PyObject *list, PyObject *type, const int64_t *numbers, Py
 /* Where every value lives, and what steps and outputs read and write. */
 static PyObject *lay_out(PyObject *self, PyObject *args)
 {
+    (void)self;
     PyObject *ops, *op_column, *length_column, *output_column, *node_column, *run_op_column, *run_size_column, *operand_column,
         *row_column, *arena_column, *input_arena_column, *kept_column, *earlier_arena_column, *earlier_row_column, *result = NULL;
     Py_ssize_t earlier_ops, input_runs;
@@ -1030,6 +1034,7 @@ static int write_left(const Pending *pending, PyObject **columns)
 /* What is to be computed now of all that was recorded and has not been, as columns of a graph of its own; and what is left. */
 static PyObject *cut(PyObject *self, PyObject *args)
 {
+    (void)self;
     PyObject *ops, *op_column, *operand_column, *length_column, *depth_column, *first_column, *example_column, *root_column,
         *output_column, *where_array, *arena_column, *result = NULL, *part[PART_COLUMNS] = {NULL}, *left[LEFT_COLUMNS] = {NULL};
     long long first_new, value_count, arena_count, example_count;
@@ -1083,6 +1088,7 @@ done:
 
 static PyObject *bind(PyObject *self, PyObject *args)
 {
+    (void)self;
     PyObject *step, *read, *write, *kinds, *error;
     if (!PyArg_ParseTuple(args, "O!O!O!O!O", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type, &kinds,
                           &error))

@@ -1,12 +1,13 @@
-/* Calls of known signatures, recorded without running Python.
+/* The fast path: calls of known signatures, recorded without running Python.
 
-   Recording is the one place where Python runs for every node of every example. Nearly all calls are like one before: the same
-   function or cell, operands of the same types. What such a call means stands in the recorder's `_calls`, and recording it is a
-   lookup, a few numbers appended to lists, and handles for its results. This file does that and nothing else. It knows no
-   torch: whatever it does not find, or finds unusual, it leaves to the Python function that it stands before, which is the
-   definition of what a call means and works as well, only slower, where this file was not compiled.
+   Recording is the one place where Python runs for every node of every example. Nearly all calls have the signature of an earlier
+   one: the same function or cell, operands of the same types. What such a call records is in the `calls` of a `GraphBuilder`, and
+   recording it is a lookup, a few numbers appended to lists, and handles for its results. This file does that and nothing else. It
+   knows no torch. Any other call it leaves to the Python function that it stands in front of, which defines what a call means and
+   does the same, only slower, where this file was not compiled.
 
-   It reads the attributes of recorders, handles and known calls at the offsets of their `__slots__`, which `bind` looks up. */
+   From a handle it gets to its recorder, from there by one slot to the recorder's `GraphBuilder`, and touches nothing else of a
+   recorder. It reads fields at the offsets of their `__slots__`, which `bind` looks up. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -19,10 +20,11 @@
 static struct {
     int is_bound;
     PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
+    struct { Py_ssize_t graph; } recorder;
     struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
     struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
-    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast,
-                        column_of_number, number_of_input, unchanged, cells; } recorder;
+    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, column_of_number,
+                        number_of_value, module_states, cells; } graph;
     struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
     struct { Py_ssize_t op_number, type, values; } column;
     struct { Py_ssize_t ragged; } type;
@@ -39,11 +41,12 @@ static struct {
     PyObject *type_of_stack;                         /* by the type of a row */
 } bound;
 
-static PyObject *name_recorder, *name_own_recorder, *name_modules, *name_training, *name_parameters, *name_parts, *name_hooks,
+static PyObject *name_recorder, *name_own_recorder, *name_training, *name_parameters, *name_parts, *name_hooks,
     *name_pre_hooks;
 
 /* A key under construction. */
 typedef struct {
+    PyObject *recorder, *graph; /* borrowed */
     PyObject *parts[MOST_PARTS]; /* each owned */
     int size;
     PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, of the rows of ragged ones, or numbers that are given */
@@ -58,6 +61,8 @@ typedef enum { FOUND, UNKNOWN, FAILED } Outcome;
 
 static void key_start(Key *key, PyObject *recorder, PyObject *called)
 {
+    key->recorder = recorder;
+    key->graph = SLOT(recorder, bound.recorder.graph);
     key->parts[0] = Py_NewRef(called);
     key->size = 1;
     key->operand_count = key->has_handles = 0;
@@ -93,10 +98,10 @@ static int is_whole(PyObject *handle)
            SLOT(handle, bound.handle.type) != NULL && SLOT(handle, bound.handle.depth) != NULL;
 }
 
-static Outcome key_add_handle(Key *key, PyObject *recorder, PyObject *handle)
+static Outcome key_add_handle(Key *key, PyObject *handle)
 {
     PyObject *value = SLOT(handle, bound.handle.value);
-    if (!is_whole(handle) || SLOT(handle, bound.handle.recorder) != recorder || key->operand_count == MOST_PARTS)
+    if (!is_whole(handle) || SLOT(handle, bound.handle.recorder) != key->recorder || key->operand_count == MOST_PARTS)
         return UNKNOWN; /* foreign or given, or too many */
     if (!PyLong_CheckExact(value)) {
         Py_ssize_t rows = PySequence_Size(value);
@@ -131,11 +136,11 @@ static Outcome key_add_setting(Key *key, PyObject *item)
     return PyFloat_CheckExact(item) && is_zero(item) ? key_take(key, PyObject_Repr(item)) : key_add(key, item);
 }
 
-static Outcome key_add_item(Key *key, PyObject *recorder, PyObject *item)
+static Outcome key_add_item(Key *key, PyObject *item)
 {
     PyTypeObject *kind = Py_TYPE(item);
     if (kind == bound.handle_type)
-        return key_add_handle(key, recorder, item);
+        return key_add_handle(key, item);
     if ((PyObject *)kind == bound.parameter_type) {
         Outcome outcome = key_add(key, (PyObject *)kind);
         return outcome != FOUND ? outcome : key_take(key, PyLong_FromVoidPtr(item));
@@ -144,16 +149,16 @@ static Outcome key_add_item(Key *key, PyObject *recorder, PyObject *item)
     return is_plain < 0 ? FAILED : is_plain ? key_add_setting(key, item) : UNKNOWN;
 }
 
-static Outcome key_add_argument(Key *key, PyObject *recorder, PyObject *argument)
+static Outcome key_add_argument(Key *key, PyObject *argument)
 {
     if (!is_container(argument))
-        return key_add_item(key, recorder, argument);
+        return key_add_item(key, argument);
     Py_ssize_t size = PySequence_Fast_GET_SIZE(argument);
     Outcome outcome = key_add(key, (PyObject *)Py_TYPE(argument));
     if (outcome == FOUND)
         outcome = key_take(key, PyLong_FromSsize_t(size));
     for (Py_ssize_t i = 0; i < size && outcome == FOUND; i++)
-        outcome = key_add_item(key, recorder, PySequence_Fast_GET_ITEM(argument, i));
+        outcome = key_add_item(key, PySequence_Fast_GET_ITEM(argument, i));
     return outcome;
 }
 
@@ -187,7 +192,7 @@ static Outcome key_add_named(Key *key, PyObject *names, PyObject *const *values)
 }
 
 /* What is known of the call. The key is used up. */
-static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
+static Outcome key_find(Key *key, PyObject **known)
 {
     PyObject *tuple = PyTuple_New(key->size);
     if (tuple == NULL)
@@ -195,7 +200,7 @@ static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
     for (int i = 0; i < key->size; i++)
         PyTuple_SET_ITEM(tuple, i, key->parts[i]);
     key->size = 0;
-    PyObject *found = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.calls), tuple);
+    PyObject *found = PyDict_GetItemWithError(SLOT(key->graph, bound.graph.calls), tuple);
     Py_DECREF(tuple);
     if (found == NULL)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
@@ -205,10 +210,13 @@ static Outcome key_find(Key *key, PyObject *recorder, PyObject **known)
     return FOUND;
 }
 
-/* Whether calls can be recorded here at all: in the mode that `_calls` is for, by a recorder that nobody watches. */
+/* Whether calls can be recorded here at all: in the mode that `calls` is for, and without an observer. */
 static Outcome can_record(PyObject *recorder)
 {
-    if (Py_TYPE(recorder) != bound.recorder_type || !PyList_CheckExact(SLOT(recorder, bound.recorder.op_of_node)))
+    if (Py_TYPE(recorder) != bound.recorder_type)
+        return UNKNOWN;
+    PyObject *graph = SLOT(recorder, bound.recorder.graph);
+    if (!PyList_CheckExact(SLOT(graph, bound.graph.op_of_node)))
         return UNKNOWN;
     PyObject *grad = PyObject_CallNoArgs(bound.is_grad_enabled);
     PyObject *autocast = grad == NULL ? NULL : PyObject_CallNoArgs(bound.is_autocast_enabled);
@@ -216,8 +224,8 @@ static Outcome can_record(PyObject *recorder)
         Py_XDECREF(grad);
         return FAILED;
     }
-    int same = grad == SLOT(recorder, bound.recorder.grad) && autocast == Py_False &&
-               SLOT(recorder, bound.recorder.autocast) == Py_False;
+    int same = grad == SLOT(graph, bound.graph.grad) && autocast == Py_False &&
+               SLOT(graph, bound.graph.autocast) == Py_False;
     Py_DECREF(grad);
     Py_DECREF(autocast);
     return same ? FOUND : UNKNOWN;
@@ -246,22 +254,22 @@ static int append_number(PyObject *list, long number)
     return failed ? -1 : 0;
 }
 
-static int set_value_count(PyObject *recorder, long count)
+static int set_value_count(PyObject *graph, long count)
 {
     PyObject *boxed = PyLong_FromLong(count);
     if (boxed == NULL)
         return -1;
-    Py_SETREF(SLOT(recorder, bound.recorder.value_count), boxed);
+    Py_SETREF(SLOT(graph, bound.graph.value_count), boxed);
     return 0;
 }
 
 /* A number that is given: an input of the graph. The number of its value, or -1. */
-static long add_number(PyObject *recorder, PyObject *column, PyObject *number)
+static long add_number(PyObject *graph, PyObject *column, PyObject *number)
 {
-    long value = PyLong_AsLong(SLOT(recorder, bound.recorder.value_count));
+    long value = PyLong_AsLong(SLOT(graph, bound.graph.value_count));
     if (PyList_Append(SLOT(column, bound.column.values), number) < 0 ||
-        PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(column, bound.column.op_number)) < 0 ||
-        append_number(SLOT(recorder, bound.recorder.depth_of_node), 0) < 0 || set_value_count(recorder, value + 1) < 0)
+        PyList_Append(SLOT(graph, bound.graph.op_of_node), SLOT(column, bound.column.op_number)) < 0 ||
+        append_number(SLOT(graph, bound.graph.depth_of_node), 0) < 0 || set_value_count(graph, value + 1) < 0)
         return -1;
     return value;
 }
@@ -291,12 +299,13 @@ static PyObject *as_returned(PyObject *known, PyObject *handles)
 }
 
 /* One node more: handles for its results. */
-static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
+static PyObject *add_node(Key *key, PyObject *known)
 {
+    PyObject *recorder = key->recorder, *graph = key->graph;
     for (int i = 0; i < key->operand_count; i++) {
-        PyObject *operands = SLOT(recorder, bound.recorder.operands);
+        PyObject *operands = SLOT(graph, bound.graph.operands);
         if (key->columns[i] != NULL) {
-            long value = add_number(recorder, key->columns[i], key->operands[i]);
+            long value = add_number(graph, key->columns[i], key->operands[i]);
             if (value < 0 || append_number(operands, value) < 0)
                 return NULL;
         }
@@ -305,25 +314,25 @@ static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
                 return NULL;
         }
         else if (PyList_SetSlice(operands, PyList_GET_SIZE(operands), PyList_GET_SIZE(operands), key->operands[i]) < 0 ||
-                 append_number(SLOT(recorder, bound.recorder.lengths), key->rows) < 0)
+                 append_number(SLOT(graph, bound.graph.lengths), key->rows) < 0)
             return NULL;
     }
     PyObject *types = SLOT(known, bound.known.output_types);
     Py_ssize_t count = PyTuple_GET_SIZE(types);
-    long value = PyLong_AsLong(SLOT(recorder, bound.recorder.value_count));
+    long value = PyLong_AsLong(SLOT(graph, bound.graph.value_count));
     PyObject *depth = PyLong_FromLong(key->depth + 1);
     if (depth == NULL)
         return NULL;
     PyObject *handles = NULL;
-    if (PyList_Append(SLOT(recorder, bound.recorder.op_of_node), SLOT(known, bound.known.op_number)) < 0 ||
-        PyList_Append(SLOT(recorder, bound.recorder.depth_of_node), depth) < 0)
+    if (PyList_Append(SLOT(graph, bound.graph.op_of_node), SLOT(known, bound.known.op_number)) < 0 ||
+        PyList_Append(SLOT(graph, bound.graph.depth_of_node), depth) < 0)
         goto done;
     handles = PyTuple_New(count);
     for (Py_ssize_t i = 0; handles != NULL && i < count; i++) {
         PyObject *type = PyTuple_GET_ITEM(types, i), *handle = NULL;
         if (SLOT(type, bound.type.ragged) != Py_True)
             handle = new_handle(recorder, PyLong_FromLong(value++), type, depth);
-        else if (append_number(SLOT(recorder, bound.recorder.lengths), key->rows) == 0) {
+        else if (append_number(SLOT(graph, bound.graph.lengths), key->rows) == 0) {
             PyObject *rows = PyObject_CallFunction((PyObject *)&PyRange_Type, "ll", value, value + (long)key->rows);
             handle = new_handle(recorder, rows, type, depth);
             value += (long)key->rows;
@@ -333,7 +342,7 @@ static PyObject *add_node(Key *key, PyObject *recorder, PyObject *known)
         else
             PyTuple_SET_ITEM(handles, i, handle);
     }
-    if (handles != NULL && set_value_count(recorder, value) < 0)
+    if (handles != NULL && set_value_count(graph, value) < 0)
         Py_CLEAR(handles);
 done:
     Py_DECREF(depth);
@@ -341,13 +350,13 @@ done:
 }
 
 /* A node more, if the key is complete and known. The key is used up. */
-static Outcome key_record(Key *key, PyObject *recorder, Outcome outcome, PyObject **result)
+static Outcome key_record(Key *key, Outcome outcome, PyObject **result)
 {
     PyObject *known = NULL;
     if (outcome == FOUND)
-        outcome = key_find(key, recorder, &known);
+        outcome = key_find(key, &known);
     if (outcome == FOUND) {
-        *result = add_node(key, recorder, known);
+        *result = add_node(key, known);
         outcome = *result == NULL ? FAILED : FOUND;
     }
     Py_XDECREF(known);
@@ -357,11 +366,11 @@ static Outcome key_record(Key *key, PyObject *recorder, Outcome outcome, PyObjec
 
 /* ---- Cells. */
 
-static Outcome key_add_operand(Key *key, PyObject *recorder, PyObject *argument)
+static Outcome key_add_operand(Key *key, PyObject *argument)
 {
     if (Py_TYPE(argument) == bound.handle_type)
-        return key_add_handle(key, recorder, argument);
-    PyObject *columns = SLOT(recorder, bound.recorder.column_of_number);
+        return key_add_handle(key, argument);
+    PyObject *columns = SLOT(key->graph, bound.graph.column_of_number);
     PyObject *column = PyDict_GetItemWithError(columns, (PyObject *)Py_TYPE(argument));
     if (column == NULL || key->operand_count == MOST_PARTS)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
@@ -371,7 +380,7 @@ static Outcome key_add_operand(Key *key, PyObject *recorder, PyObject *argument)
 }
 
 /* Adds all leaves of nested arguments, and says how they are nested: see `nesting.flatten`. */
-static Outcome key_add_nested(Key *key, PyObject *recorder, PyObject *kind, PyObject *const *items, Py_ssize_t count, int levels,
+static Outcome key_add_nested(Key *key, PyObject *kind, PyObject *const *items, Py_ssize_t count, int levels,
                               PyObject **nesting)
 {
     if (!levels)
@@ -381,9 +390,9 @@ static Outcome key_add_nested(Key *key, PyObject *recorder, PyObject *kind, PyOb
     for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
         PyObject *item = items[i], *part = NULL;
         if (is_container(item))
-            outcome = key_add_nested(key, recorder, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item),
+            outcome = key_add_nested(key, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item),
                                      PySequence_Fast_GET_SIZE(item), levels - 1, &part);
-        else if ((outcome = key_add_operand(key, recorder, item)) == FOUND)
+        else if ((outcome = key_add_operand(key, item)) == FOUND)
             part = Py_NewRef(Py_None);
         PyTuple_SET_ITEM(parts, i, part);
     }
@@ -404,7 +413,7 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
     key_start(&key, recorder, cell);
     if (is_nested) {
         PyObject *nesting;
-        outcome = key_add_nested(&key, recorder, (PyObject *)&PyTuple_Type, args, count, MOST_LEVELS, &nesting);
+        outcome = key_add_nested(&key, (PyObject *)&PyTuple_Type, args, count, MOST_LEVELS, &nesting);
         if (outcome == FOUND)
             outcome = key_take(&key, nesting);
         if (outcome == FOUND)
@@ -412,14 +421,14 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
     }
     else
         for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
-            outcome = key_add_operand(&key, recorder, args[i]);
-    return key_record(&key, recorder, outcome, result);
+            outcome = key_add_operand(&key, args[i]);
+    return key_record(&key, outcome, result);
 }
 
 /* ---- Functions. */
 
-/* What a call returned shares memory with its first argument: see `aliases.note_views`. */
-static int note_views(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+/* The results of a call are views of its first argument: see `views.note_views`. */
+static int note_views(PyObject *graph, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
                       PyObject *const *named, PyObject *result)
 {
     PyObject *base = args[0], *group = bound.views_type->tp_alloc(bound.views_type, 0), *weak_group = NULL;
@@ -433,7 +442,7 @@ static int note_views(PyObject *recorder, PyObject *function, PyObject *const *a
     SLOT(group, bound.views.args) = tuple;
     SLOT(group, bound.views.kwargs) = settings;
     SLOT(group, bound.views.views) = weak_views;
-    SLOT(group, bound.views.grad_enabled) = Py_NewRef(SLOT(recorder, bound.recorder.grad));
+    SLOT(group, bound.views.grad_enabled) = Py_NewRef(SLOT(graph, bound.graph.grad));
     failed = tuple == NULL || settings == NULL || weak_views == NULL;
     for (Py_ssize_t i = 0; !failed && i < count; i++)
         PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
@@ -477,11 +486,11 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
     if (names != NULL && PyTuple_GET_SIZE(names))
         outcome = key_add_named(&key, names, named);
     for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
-        outcome = key_add_argument(&key, recorder, args[i]);
+        outcome = key_add_argument(&key, args[i]);
     if (outcome == FOUND && !key.has_handles)
         outcome = UNKNOWN;
     if (outcome == FOUND)
-        outcome = key_find(&key, recorder, &known);
+        outcome = key_find(&key, &known);
     if (outcome == FOUND) {
         PyObject *shares_with = SLOT(known, bound.known.shares_with);
         int is_view = shares_with != Py_None;
@@ -495,8 +504,8 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
                  (is_view && (is_ragged || !is_of_first || !returns_plainly(known))))
             outcome = UNKNOWN;
         else {
-            *result = add_node(&key, recorder, known);
-            if (*result != NULL && is_view && note_views(recorder, function, args, count, names, named, *result) < 0)
+            *result = add_node(&key, known);
+            if (*result != NULL && is_view && note_views(key.graph, function, args, count, names, named, *result) < 0)
                 Py_CLEAR(*result);
             outcome = *result == NULL ? FAILED : FOUND;
         }
@@ -523,7 +532,7 @@ static int same_items(PyObject *a, PyObject *b)
 
 static int is_empty(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
 
-/* See `unchanged.is_plain`. */
+/* See `guards.is_plain`. */
 static int is_plain(PyObject *state)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state); i++) {
@@ -543,7 +552,7 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
 {
     if (Py_TYPE(recorder) != bound.recorder_type)
         return UNKNOWN;
-    PyObject *cells = SLOT(recorder, bound.recorder.cells);
+    PyObject *graph = SLOT(recorder, bound.recorder.graph), *cells = SLOT(graph, bound.graph.cells);
     if (PyDict_GET_SIZE(cells)) {
         PyObject *id = PyLong_FromVoidPtr(module);
         PyObject *cell = id == NULL ? NULL : PyDict_GetItemWithError(cells, id);
@@ -559,13 +568,8 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
     Outcome outcome = can_record(recorder);
     if (outcome != FOUND)
         return outcome;
-    PyObject *states = PyObject_GetAttr(SLOT(recorder, bound.recorder.unchanged), name_modules);
-    if (states == NULL)
-        return FAILED;
-    PyObject *state = PyDict_GetItemWithError(states, module);
-    int is_unchanged = state != NULL && is_plain(state);
-    Py_DECREF(states);
-    if (!is_unchanged)
+    PyObject *state = PyDict_GetItemWithError(SLOT(graph, bound.graph.module_states), module);
+    if (state == NULL || !is_plain(state))
         return PyErr_Occurred() ? FAILED : UNKNOWN;
     Key key;
     key_start(&key, recorder, module);
@@ -574,13 +578,13 @@ static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *con
         Py_ssize_t size = is_tuple ? PyTuple_GET_SIZE(args[i]) : 1;
         for (Py_ssize_t j = 0; j < size && outcome == FOUND; j++) {
             PyObject *item = is_tuple ? PyTuple_GET_ITEM(args[i], j) : args[i];
-            outcome = Py_TYPE(item) == bound.handle_type ? key_add_handle(&key, recorder, item) : UNKNOWN;
+            outcome = Py_TYPE(item) == bound.handle_type ? key_add_handle(&key, item) : UNKNOWN;
         }
     }
-    return key_record(&key, recorder, outcome, result);
+    return key_record(&key, outcome, result);
 }
 
-/* ---- What torch reports to the mode of a recording: (mode, function, types, args, kwargs). */
+/* ---- What torch reports to `RecordingMode`: (mode, function, types, args, kwargs). */
 
 static Outcome record_number(PyObject *recorder, PyObject *args, PyObject **result)
 {
@@ -591,22 +595,23 @@ static Outcome record_number(PyObject *recorder, PyObject *args, PyObject **resu
         return FAILED;
     int is_current = current == recorder;
     Py_DECREF(current);
-    if (!is_current || !PyList_CheckExact(SLOT(recorder, bound.recorder.op_of_node)))
+    PyObject *graph = SLOT(recorder, bound.recorder.graph);
+    if (!is_current || !PyList_CheckExact(SLOT(graph, bound.graph.op_of_node)))
         return UNKNOWN;
-    PyObject *column = PyDict_GetItemWithError(SLOT(recorder, bound.recorder.column_of_number), (PyObject *)&PyLong_Type);
+    PyObject *column = PyDict_GetItemWithError(SLOT(graph, bound.graph.column_of_number), (PyObject *)&PyLong_Type);
     if (column == NULL)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
-    long value = add_number(recorder, column, number);
+    long value = add_number(graph, column, number);
     PyObject *depth = value < 0 ? NULL : PyLong_FromLong(0);
     *result = depth == NULL ? NULL : new_handle(recorder, PyLong_FromLong(value), SLOT(column, bound.column.type), depth);
     Py_XDECREF(depth);
     if (*result != NULL &&
-        PyDict_SetItem(SLOT(recorder, bound.recorder.number_of_input), SLOT(*result, bound.handle.value), number) < 0)
+        PyDict_SetItem(SLOT(graph, bound.graph.number_of_value), SLOT(*result, bound.handle.value), number) < 0)
         Py_CLEAR(*result);
     return *result == NULL ? FAILED : FOUND;
 }
 
-/* A list of values of one type, stacked, is a ragged value: nothing is computed. See `handlers._stack`. */
+/* A list of values of one type, stacked, is a ragged value: nothing is computed. See `handlers._ragged`. */
 static Outcome stacked(PyObject *recorder, PyObject *args, PyObject **result)
 {
     if (PyTuple_GET_SIZE(args) != 1 || !is_container(PyTuple_GET_ITEM(args, 0)))
@@ -696,9 +701,9 @@ typedef struct {
     PyObject *otherwise; /* the Python function */
     PyObject *function;  /* what a method records, or NULL */
     PyObject *weak, *attributes;
-} Known;
+} FastPath;
 
-static Outcome recorded(Known *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **result)
+static Outcome recorded(FastPath *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **result)
 {
     if (!bound.is_bound || count == 0)
         return UNKNOWN;
@@ -723,9 +728,9 @@ static Outcome recorded(Known *self, PyObject *const *args, Py_ssize_t count, Py
     return (self->kind == CELL ? record_cell : record_module)(args[0], args[1], items, PyTuple_GET_SIZE(args[2]), result);
 }
 
-static PyObject *known_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+static PyObject *fast_path_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
 {
-    Known *self = (Known *)callable;
+    FastPath *self = (FastPath *)callable;
     PyObject *result = NULL;
     switch (recorded(self, args, PyVectorcall_NARGS(flags), names, &result)) {
     case FOUND:
@@ -737,64 +742,65 @@ static PyObject *known_call(PyObject *callable, PyObject *const *args, size_t fl
     }
 }
 
-static PyObject *known_get(PyObject *self, PyObject *object, PyObject *type)
+static PyObject *fast_path_get(PyObject *self, PyObject *object, PyObject *type)
 {
+    (void)type;
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
-static int known_traverse(PyObject *self, visitproc visit, void *arg)
+static int fast_path_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((Known *)self)->otherwise);
-    Py_VISIT(((Known *)self)->function);
-    Py_VISIT(((Known *)self)->attributes);
+    Py_VISIT(((FastPath *)self)->otherwise);
+    Py_VISIT(((FastPath *)self)->function);
+    Py_VISIT(((FastPath *)self)->attributes);
     return 0;
 }
 
-static int known_clear(PyObject *self)
+static int fast_path_clear(PyObject *self)
 {
-    Py_CLEAR(((Known *)self)->otherwise);
-    Py_CLEAR(((Known *)self)->function);
-    Py_CLEAR(((Known *)self)->attributes);
+    Py_CLEAR(((FastPath *)self)->otherwise);
+    Py_CLEAR(((FastPath *)self)->function);
+    Py_CLEAR(((FastPath *)self)->attributes);
     return 0;
 }
 
-static void known_dealloc(PyObject *self)
+static void fast_path_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
     PyObject_ClearWeakRefs(self);
-    known_clear(self);
+    fast_path_clear(self);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMemberDef known_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Known, otherwise), READONLY, "The Python function that this stands before."},
+static PyMemberDef fast_path_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(FastPath, otherwise), READONLY, "The Python function that this stands in front of."},
     {NULL},
 };
 
-static PyTypeObject KnownType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "foldloom.tracing._fast_path.Known",
-    .tp_doc = "A Python function, asked only where a call is not of a known signature.",
-    .tp_basicsize = sizeof(Known),
+static PyTypeObject FastPathType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "foldloom.tracing._fast_path.FastPath",
+    .tp_doc = "A Python function with a fast path in front of it, for calls of known signatures.",
+    .tp_basicsize = sizeof(FastPath),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_vectorcall_offset = offsetof(Known, vectorcall),
+    .tp_vectorcall_offset = offsetof(FastPath, vectorcall),
     .tp_call = PyVectorcall_Call,
-    .tp_descr_get = known_get,
-    .tp_traverse = known_traverse,
-    .tp_clear = known_clear,
-    .tp_dealloc = known_dealloc,
-    .tp_weaklistoffset = offsetof(Known, weak),
-    .tp_dictoffset = offsetof(Known, attributes),
+    .tp_descr_get = fast_path_get,
+    .tp_traverse = fast_path_traverse,
+    .tp_clear = fast_path_clear,
+    .tp_dealloc = fast_path_dealloc,
+    .tp_weaklistoffset = offsetof(FastPath, weak),
+    .tp_dictoffset = offsetof(FastPath, attributes),
     .tp_getattro = PyObject_GenericGetAttr,
     .tp_setattro = PyObject_GenericSetAttr,
-    .tp_members = known_members,
+    .tp_members = fast_path_members,
 };
 
-static PyObject *new_known(Kind kind, PyObject *otherwise, PyObject *function)
+static PyObject *new_fast_path(Kind kind, PyObject *otherwise, PyObject *function)
 {
-    Known *self = PyObject_GC_New(Known, &KnownType);
+    FastPath *self = PyObject_GC_New(FastPath, &FastPathType);
     if (self == NULL)
         return NULL;
-    self->vectorcall = known_call;
+    self->vectorcall = fast_path_call;
     self->kind = kind;
     self->otherwise = Py_NewRef(otherwise);
     self->function = Py_XNewRef(function);
@@ -804,26 +810,43 @@ static PyObject *new_known(Kind kind, PyObject *otherwise, PyObject *function)
     return (PyObject *)self;
 }
 
-static PyObject *cell(PyObject *module, PyObject *otherwise) { return new_known(CELL, otherwise, NULL); }
-static PyObject *module_call(PyObject *module, PyObject *otherwise) { return new_known(MODULE, otherwise, NULL); }
-static PyObject *reported(PyObject *module, PyObject *otherwise) { return new_known(REPORTED, otherwise, NULL); }
+static PyObject *cell(PyObject *module, PyObject *otherwise)
+{
+    (void)module;
+    return new_fast_path(CELL, otherwise, NULL);
+}
+
+static PyObject *module_call(PyObject *module, PyObject *otherwise)
+{
+    (void)module;
+    return new_fast_path(MODULE, otherwise, NULL);
+}
+
+static PyObject *reported(PyObject *module, PyObject *otherwise)
+{
+    (void)module;
+    return new_fast_path(REPORTED, otherwise, NULL);
+}
 
 static PyObject *method(PyObject *module, PyObject *args)
 {
+    (void)module;
     PyObject *function, *otherwise;
-    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(METHOD, otherwise, function) : NULL;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_fast_path(METHOD, otherwise, function) : NULL;
 }
 
 static PyObject *operator(PyObject *module, PyObject *args)
 {
+    (void)module;
     PyObject *function, *otherwise;
-    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(OPERATOR, otherwise, function) : NULL;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_fast_path(OPERATOR, otherwise, function) : NULL;
 }
 
 static PyObject *reflected(PyObject *module, PyObject *args)
 {
+    (void)module;
     PyObject *function, *otherwise;
-    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_known(REFLECTED, otherwise, function) : NULL;
+    return PyArg_ParseTuple(args, "OO", &function, &otherwise) ? new_fast_path(REFLECTED, otherwise, function) : NULL;
 }
 
 /* ---- Binding. */
@@ -845,10 +868,13 @@ static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
 
 static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    PyObject *handle, *recorder, *known, *column, *views, *type;
+    (void)module;
+    (void)args;
+    PyObject *handle, *recorder, *graph, *known, *column, *views, *type;
     struct { const char *name; PyObject **place; } meant[] = {
         {"handle", &handle},
         {"recorder", &recorder},
+        {"graph", &graph},
         {"known", &known},
         {"column", &column},
         {"views", &views},
@@ -885,18 +911,19 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {views, "kwargs", &bound.views.kwargs},
         {views, "grad_enabled", &bound.views.grad_enabled},
         {views, "_views", &bound.views.views},
-        {recorder, "op_of_node", &bound.recorder.op_of_node},
-        {recorder, "operands", &bound.recorder.operands},
-        {recorder, "depth_of_node", &bound.recorder.depth_of_node},
-        {recorder, "lengths", &bound.recorder.lengths},
-        {recorder, "value_count", &bound.recorder.value_count},
-        {recorder, "_calls", &bound.recorder.calls},
-        {recorder, "_grad", &bound.recorder.grad},
-        {recorder, "_autocast", &bound.recorder.autocast},
-        {recorder, "_column_of_number", &bound.recorder.column_of_number},
-        {recorder, "_number_of_input", &bound.recorder.number_of_input},
-        {recorder, "unchanged", &bound.recorder.unchanged},
-        {recorder, "_cells", &bound.recorder.cells},
+        {recorder, "graph", &bound.recorder.graph},
+        {graph, "op_of_node", &bound.graph.op_of_node},
+        {graph, "operands", &bound.graph.operands},
+        {graph, "depth_of_node", &bound.graph.depth_of_node},
+        {graph, "lengths", &bound.graph.lengths},
+        {graph, "value_count", &bound.graph.value_count},
+        {graph, "calls", &bound.graph.calls},
+        {graph, "grad", &bound.graph.grad},
+        {graph, "autocast", &bound.graph.autocast},
+        {graph, "column_of_number", &bound.graph.column_of_number},
+        {graph, "number_of_value", &bound.graph.number_of_value},
+        {graph, "module_states", &bound.graph.module_states},
+        {graph, "cells", &bound.graph.cells},
         {known, "op_number", &bound.known.op_number},
         {known, "output_types", &bound.known.output_types},
         {known, "returns", &bound.known.returns},
@@ -924,6 +951,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
 /* The whole numbers of a list as eight bytes each: what numpy does, without asking each of them what it is. */
 static PyObject *numbers(PyObject *self, PyObject *list)
 {
+    (void)self;
     if (!PyList_CheckExact(list))
         return PyErr_Format(PyExc_TypeError, "numbers of a list are wanted, not of a %s", Py_TYPE(list)->tp_name);
     Py_ssize_t size = PyList_GET_SIZE(list);
@@ -958,19 +986,19 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "foldloom.tracing._fast_path", .m_doc = "Calls of known signatures, recorded without running Python.",
+    PyModuleDef_HEAD_INIT, .m_name = "foldloom.tracing._fast_path", .m_doc = "The fast path: calls of known signatures, recorded without running Python.",
     .m_size = -1, .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__fast_path(void)
 {
     struct { PyObject **place; const char *text; } names[] = {
-        {&name_recorder, "recorder"},     {&name_own_recorder, "_recorder"}, {&name_modules, "modules"},
+        {&name_recorder, "recorder"},     {&name_own_recorder, "_recorder"},
         {&name_training, "training"},     {&name_parameters, "_parameters"}, {&name_parts, "_modules"},
         {&name_hooks, "_forward_hooks"}, {&name_pre_hooks, "_forward_pre_hooks"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
             return NULL;
-    return PyType_Ready(&KnownType) < 0 ? NULL : PyModule_Create(&definition);
+    return PyType_Ready(&FastPathType) < 0 ? NULL : PyModule_Create(&definition);
 }

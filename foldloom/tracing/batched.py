@@ -17,9 +17,10 @@ from foldloom.graph.recording import Recording, merge_recordings, split_recordin
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.functions.autograd_functions import watch_functions
-from foldloom.tracing.functions.kernels import is_function, kernels_of
-from foldloom.tracing.interception import RecordingMode, watch_modules
+from foldloom.tracing.interception.autograd_functions import watch_functions
+from foldloom.tracing.interception.function_mode import RecordingMode
+from foldloom.tracing.interception.modules import watch_modules
+from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.recorder import Recorder
 from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_line
@@ -42,23 +43,24 @@ class Batched:
         examples = _examples(columns)
         outer = scope.recorder
         if outer is not None:
+            assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)
         watch_modules()
         watch_functions()
         recorder = Recorder(self.scheduler, self.function, self.cells)
-        fibers = Fibers(recorder.advance, noun="example")
-        recorder.on_demand = fibers.park
+        fibers = Fibers(recorder.flushes.flush, noun="example")
+        recorder.flushes.on_demand = fibers.park
         recorder.fibers = fibers
         try:
             with recording_into(recorder), gc_paused():
                 tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
-                    recorder.add_result(outputs, template)
-            if recorder.session is None:
-                planned = prepare(recorder.close(), self.scheduler)
-                with recorder.unchanged.as_recorded():
-                    return self.run(planned)
-            return self._give_back(*recorder.finish(apart=not self.stack))
+                    recorder.graph.add_result(outputs, template)
+            if recorder.flushes.has_begun:
+                return self._give_back(*recorder.flushes.finish(apart=not self.stack))
+            planned = prepare(recorder.graph.close(), self.scheduler)
+            with recorder.guards.as_recorded():
+                return self.run(planned)
         finally:
             recorder.end()
 
@@ -147,18 +149,18 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
     recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
     mode = torch.is_grad_enabled(), autocast_state()
 
-    def advance(_: object) -> None:
-        # Wherever a value is asked for, within `torch.no_grad()` say: the rest is computed as it was recorded.
+    def flush(_: object) -> None:
+        # A value may be demanded within `torch.no_grad()`: everything is computed in the mode of the batch.
         with in_mode(mode):
-            recorder.advance_all()
+            recorder.flushes.flush_all()
 
-    recorder.on_demand = advance
-    recorder.begin(0)
+    recorder.flushes.on_demand = flush
+    recorder.graph.begin(0)
     try:
         with recording_into(recorder), gc_paused(), RecordingMode(recorder):
             yield
-        if not recorder.has_failed:
-            recorder.advance_all()
+        if not recorder.flushes.has_failed:
+            recorder.flushes.flush_all()
     finally:
         recorder.end()
 
@@ -172,7 +174,7 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
     recorder = scope.recorder
     if recorder is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return tensor
-    return recorder.give(tensor)  # type: ignore[return-value]
+    return recorder.give(tensor)  # type: ignore[no-any-return]
 
 
 def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:
@@ -206,24 +208,25 @@ def record_together(
     watch_modules()
     watch_functions()
     recorder = Recorder(ByDepth(), function)
-    recorder.on_demand = partial(_refuse_demand, function)
-    recorder.unchanged.runs_later = True
+    recorder.flushes.on_demand = partial(_refuse_demand, function)
+    recorder.guards.runs_later = True
     try:
         with recording_into(recorder), gc_paused():
             for number, args in enumerate(examples):
-                recorder.forget_inputs()
+                recorder.inputs.forget()
                 try:
-                    recorder.end_example(*_record_example(recorder, function, args, number))
+                    recorder.graph.add_result(*_record_example(recorder, function, args, number))
                 except Exception as error:
                     if first is not None:
                         error.add_note(f"in example {first + number} of the batch")
                     raise
-        recorder.unchanged.check_modules()
+        recorder.guards.check_modules()
         module = module_of(function)
         if module is None:
-            return recorder.close()
-        cells = paths_of_cells(module, [op.key for op in recorder.ops if not op.is_input and not is_function(op)])
-        return recorder.close(cells, paths_of(module) if any(op.shared for op in recorder.ops) else None)
+            return recorder.graph.close()
+        ops = recorder.graph.ops
+        cells = paths_of_cells(module, [op.key for op in ops if not op.is_input and not is_function(op)])
+        return recorder.graph.close(cells, paths_of(module) if any(op.shared for op in ops) else None)
     finally:
         recorder.end()
 
@@ -247,9 +250,9 @@ def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 def _record_example(
     recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int
-) -> tuple[list[LazyTensor], Any]:
-    """The outputs of one example, and its result without them."""
-    recorder.begin(number)
+) -> tuple[list[int], Any]:
+    """The values that one example returns, and the nesting that they are in."""
+    recorder.graph.begin(number)
     with RecordingMode(recorder):
         outputs: list[LazyTensor] = []
         given = [_lifted(recorder, arg) for arg in args]
@@ -263,7 +266,14 @@ def _record_example(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
                 f"Change a copy: `xs = list(xs)`\n  in example {number}"
             )
-        return recorder.as_outputs(outputs), template
+        return [_value_of(recorder, output) for output in outputs], template
+
+
+def _value_of(recorder: Recorder, output: LazyTensor) -> int:
+    """The value that an example returns, of a fixed shape."""
+    if output._recorder is not recorder or output._type.ragged:
+        output = recorder.dense(recorder.own(output))
+    return output._value  # type: ignore[no-any-return]
 
 
 def _items_of(container: list[Any] | dict[Any, Any]) -> list[int]:

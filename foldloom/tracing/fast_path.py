@@ -1,10 +1,11 @@
-"""Decorators for what is called once for every node: calls of known signatures are recorded in C, others are left to Python.
+"""Decorators that put the fast path in C in front of a Python function: it records calls of known signatures.
 
-Where `_fast_path.c` was not compiled, everything is left to Python, which takes longer and comes to the same.
+Where `_fast_path.c` was not compiled, or `FOLDLOOM_NO_C=1` is set, Python records all calls, which takes longer.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from foldloom.graph import Ints
 Otherwise = TypeVar("Otherwise", bound=Callable[..., Any])
 
 try:
+    if os.environ.get("FOLDLOOM_NO_C") == "1":
+        raise ImportError("FOLDLOOM_NO_C is set")
     from foldloom.tracing import _fast_path
 except ImportError:
     _fast_path = None  # type: ignore[assignment]

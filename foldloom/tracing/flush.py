@@ -1,291 +1,204 @@
-"""A batch that runs in parts: what is computed next, of all that was recorded.
+"""Flushes: when pending nodes are computed.
 
-Whoever waits for a value waits for what it is made of, and for nothing else. The rest is left for later, when there may be more like it: the
-losses of a parser that goes where its scores lead are all computed at the end, together. But what can run in the same steps runs along.
-
-Recorded values have numbers in the order of recording; values that are computed have numbers in the order of that. `Parts` knows both.
+A value that Python needs is demanded. `demand` waits until it is computed: in `fl.batch` the other examples go on first, until all of
+them wait; then `flush` computes what they wait for, together. Everything that is still pending at the end is computed by `finish`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence, Set
+from typing import Any
 
-import numpy as np
+import torch
 
-from foldloom.graph import Graph, Ints, Op, concatenate
-from foldloom.planning.native import as_ints, planning
-from foldloom.tracing.columns import Recorded
-from foldloom.tracing.fast_path import numbers
-
-MOST_LEFT = 1 << (8 if planning is None else 14)
-"""What is left is looked at anew for each part, in C or in Python: when it is more than this many nodes, it is computed too."""
-
-_NONE = np.empty(0, np.int64)
-
-
-class _Left(NamedTuple):
-    """Nodes that nobody has needed so far."""
-
-    op_of_node: Ints = _NONE
-    operands: Ints = _NONE
-    lengths: Ints = _NONE
-    first_value: Ints = _NONE
-    example_of_node: Ints = _NONE
+from foldloom.errors import RecordingError
+from foldloom.execution.engine import Planned, Session
+from foldloom.execution.observer import observing
+from foldloom.execution.run import Outputs
+from foldloom.graph import Ints, Op, Type
+from foldloom.graph.recording import Recording
+from foldloom.planning.schedulers import Scheduler
+from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.inputs import Inputs
+from foldloom.tracing.kernels import kernels_of
+from foldloom.tracing.lazy_tensor import NUMBER, TENSOR, Form, LazyTensor
+from foldloom.tracing.mutation.guards import Guards
+from foldloom.tracing.pending import Pending
+from foldloom.tracing.scope import recording_paused, unwatched
+from foldloom.tracing.weights import DerivedWeights, Weights
 
 
-class Examples(NamedTuple):
-    """Which example each node belongs to. If examples did not take turns in order, they are not kept apart."""
+class Flushes:
+    """Computes the values of a graph under construction when they are demanded."""
 
-    of_node: Ints
-    total: int
-    in_turn: bool
-
-    @staticmethod
-    def of(segments: Sequence[tuple[int, int]], nodes: int, total: int) -> Examples:
-        """``segments`` have an example and its first node each, in recording order. The last examples may have no node."""
-        starts = [start for _, start in segments]
-        sizes = [end - start for start, end in pairwise([*starts, nodes])]
-        filled = [example for (example, _), size in zip(segments, sizes, strict=True) if size]
-        of_node = np.repeat(np.array([example for example, _ in segments], np.int64), sizes)
-        total = max(total, 1, *[example + 1 for example in filled])
-        return Examples(of_node, total, filled == sorted(set(filled)))
-
-    def counts(self) -> Ints:
-        """How many nodes each has."""
-        if self.in_turn:
-            return np.bincount(self.of_node, minlength=self.total)
-        return np.array([len(self.of_node)] + [0] * (self.total - 1), np.int64)
-
-
-class Part(NamedTuple):
-    """A graph of its own. The values of earlier parts that it uses come first in it, as inputs; ``earlier`` are their numbers.
-
-    ``nodes`` says which of the nodes that were left, and then of those that are new, the others of the graph are.
-    """
-
-    graph: Graph
-    earlier: Ints
-    nodes: Ints
-
-
-class Parts:
-    def __init__(self) -> None:
-        self._left = _Left()
-        self._most_examples = 1
-        self._where = np.empty(1024, np.int64)
-        """The number of each recorded value in the order of computing; below zero if it is not computed yet."""
-        self._first_new = 0
-        """The first value that was recorded since the last part."""
-        self._ran = 0
-        """So many values have been computed. (The last part may have failed.)"""
-
-    def number_of(self, value: int) -> int:
-        """The number of a recorded value in the order of computing; below zero if it is not computed yet."""
-        number = self._where.item(value) if value < self._first_new else -1
-        return number if number < self._ran else -1
-
-    def ran(self, part: Part) -> None:
-        """The part that was cut last has been computed."""
-        self._ran += part.graph.value_count - len(part.earlier)
-
-    def cut(
+    def __init__(
         self,
-        ops: list[Op],
-        new: Recorded,
-        examples: Examples,
-        value_count: int,
-        roots: Sequence[int] | None,
-        arena_of_value: Ints,
-        earlier_ops: Sequence[Op],
-    ) -> Part:
-        """What the values ``roots`` and the outputs are made of and is not computed yet, with what runs along: all there is, if there
-        are no roots.
+        graph: GraphBuilder,
+        inputs: Inputs,
+        guards: Guards,
+        derived: DerivedWeights,
+        scheduler: Scheduler,
+        owner: object,
+    ) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        self._guards = guards
+        self._derived = derived
+        self._scheduler = scheduler
+        self._owner = owner
+        self._weights: Weights | None = None
+        self._kernel_of_op: dict[Op, Any] = {}
+        self._session: Session | None = None
+        self._pending = Pending()
+        self._tensor_of_value: dict[int, torch.Tensor] = {}
+        """Values that were demanded as tensors with gradients."""
+        self._demanded: defaultdict[Hashable, list[int]] = defaultdict(list)
+        """Values that are waited for, by type. Examples that wait for values of one type are taken to be at the same place."""
+        self._demanded_as_tensors: defaultdict[Hashable, list[int]] = defaultdict(list)
+        self.on_demand: Callable[[Hashable], None] | None = None
+        """Called with the type of a demanded value that is not computed yet; it returns after a `flush` of that type. If it is None,
+        everything is flushed at once."""
+        self.has_failed = False
+        """Whether a flush has raised."""
 
-        ``arena_of_value`` tells where each computed value is, and ``earlier_ops`` the op of the values of each arena. What was
-        given is part of it in any case.
-        """
-        if value_count > len(self._where):
-            self._where = np.concatenate([self._where, np.empty(value_count, np.int64)])
-        left = self._left
-        if len(left.op_of_node) > MOST_LEFT:
-            roots = None
-        # An example may have ended, and left something.
-        self._most_examples = max(self._most_examples, examples.total)
-        pending = Pending(
-            ops=ops,
-            op_of_node=concatenate([left.op_of_node, numbers(new.op_of_node)]),
-            operands=concatenate([left.operands, new.operands]),
-            lengths=concatenate([left.lengths, new.lengths]),
-            depth_of_new=new.depth_of_node,
-            first_value_of_left=left.first_value,
-            example_of_node=concatenate([left.example_of_node, examples.of_node]),
-            roots=None if roots is None else np.array(roots, np.int64),
-            outputs=new.outputs,
-            where=self._where,
-            arena_of_value=arena_of_value,
-            first_new_value=self._first_new,
-            value_count=value_count,
-            arena_count=len(earlier_ops),
-            example_count=self._most_examples,
-            in_turn=examples.in_turn,
-        )
-        part, rest, made = cut_in_python(pending) if planning is None else planning.cut(*pending)
-        self._left, self._first_new = _Left(*map(as_ints, rest)), value_count
-        op_of_node, operands, outputs, depth, nodes_of_example, lengths, earlier, arenas, used, nodes = map(
-            as_ints, part
-        )
-        graph = Graph(
-            ops=(*[earlier_ops[arena] for arena in arenas.tolist()], *[ops[op] for op in used.tolist()]),
-            op_of_node=op_of_node,
-            operands=operands,
-            depth_of_node=depth,
-            nodes_of_example=nodes_of_example,
-            outputs=outputs,
-            value_count=len(earlier) + made,
-            lengths=lengths,
-        )
-        return Part(graph, earlier, nodes)
+    @property
+    def has_begun(self) -> bool:
+        """Whether something has been flushed."""
+        return self._session is not None
 
+    # ---- Demanding values.
 
-class Pending(NamedTuple):
-    """All that was recorded and is not computed: what earlier parts have left, then what is new. What `_planning.c` takes, in this order.
+    def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
+        """What the handles stand for. Every value that leaves a recorder comes by here; what is not computed yet is flushed."""
+        if form is NUMBER and handles[0]._type.shape and handles[0].numel() != 1:
+            raise RuntimeError(f"a Tensor with {handles[0].numel()} elements cannot be converted to Scalar")
+        missing = [value for handle in handles for value in self._missing(handle, form)]
+        if missing:
+            self._wait_for(handles[0]._type, missing, form)
+        return [self._read_rows(h, form) if h._type.ragged else self._read(h, form) for h in handles]
 
-    ``where`` has the number of each value in the order of computing, -1 if it is not computed; it is brought up to date.
-    """
-
-    ops: list[Op]
-    op_of_node: Ints
-    operands: Ints
-    lengths: Ints
-    depth_of_new: Ints
-    first_value_of_left: Ints
-    example_of_node: Ints
-    roots: Ints | None
-    outputs: Ints
-    where: Ints
-    arena_of_value: Ints
-    first_new_value: int
-    value_count: int
-    arena_count: int
-    example_count: int
-    in_turn: bool
-
-
-# In Python, where `_planning.c` was not compiled.
-
-
-class _Node(NamedTuple):
-    op: int
-    operands: list[int]
-    lengths: list[int]
-    values: range
-    example: int
-    is_input: bool
-
-
-def cut_in_python(pending: Pending) -> tuple[tuple[Ints, ...], tuple[Ints, ...], int]:
-    """Columns of the part, columns of what is left, and how many values the part makes."""
-    nodes = _nodes(pending)
-    maker = {value: number for number, node in enumerate(nodes) for value in node.values}
-    needed = _needed(pending, nodes, maker)
-    order = sorted(needed, key=lambda number: (nodes[number].example if pending.in_turn else 0, number))
-    rest = [node for number, node in enumerate(nodes) if number not in needed]
-    made = [value for number in order for value in nodes[number].values]
-    part = _part_columns(pending, nodes, maker, order, made)
-    left = (
-        [node.op for node in rest],
-        [value for node in rest for value in node.operands],
-        [length for node in rest for length in node.lengths],
-        [node.values.start for node in rest],
-        [node.example for node in rest],
-    )
-    ran = len(pending.arena_of_value)
-    pending.where[[value for node in rest for value in node.values]] = -1
-    pending.where[made] = np.arange(ran, ran + len(made))
-    return _as_columns(part), _as_columns(left), len(made)
-
-
-def _nodes(pending: Pending) -> list[_Node]:
-    nodes: list[_Node] = []
-    next_operand = next_length = 0
-    next_value = pending.first_new_value
-    operands, lengths = pending.operands.tolist(), pending.lengths.tolist()
-    for number, (op, example) in enumerate(
-        zip(pending.op_of_node.tolist(), pending.example_of_node.tolist(), strict=True)
-    ):
-        first_length, rows = next_length, []
-        for types in (pending.ops[op].inputs, pending.ops[op].outputs):
-            ragged = sum([type.ragged for type in types])
-            rows.append(len(types) - ragged + sum(lengths[next_length : next_length + ragged]))
-            next_length += ragged
-        position = number - len(pending.first_value_of_left)
-        first = next_value if position >= 0 else int(pending.first_value_of_left[number])
-        if position >= 0:
-            next_value += rows[1]
-        nodes.append(
-            _Node(
-                op,
-                operands[next_operand : next_operand + rows[0]],
-                lengths[first_length:next_length],
-                range(first, first + rows[1]),
-                example,
-                position >= 0 and not pending.depth_of_new[position],
+    def _missing(self, handle: LazyTensor, form: Form) -> list[int]:
+        """The values of a handle that must be computed."""
+        if not handle._type.ragged:
+            value = handle._value
+            if self._tensor_of(value) is not None:
+                return []
+            is_known = form is not TENSOR and (
+                value in self._graph.number_of_value or self._pending.number_of(value) >= 0
             )
+            return [] if is_known else [value]
+        not_given = [value for value in handle._value if self._tensor_of(value) is None]
+        if form is TENSOR or not not_given:
+            return not_given
+        return [value for value in handle._value if self._pending.number_of(value) < 0]
+
+    def _wait_for(self, kind: Type, values: Sequence[int], form: Form) -> None:
+        """Returns when the values are computed."""
+        if observing.observer is not None:
+            observing.observer.demanded()
+        self._demanded[kind] += values
+        if form is TENSOR:
+            self._demanded_as_tensors[kind] += values
+        if self.on_demand is None:
+            self.flush_all()
+            return
+        example = self._graph.example
+        self.on_demand(kind)
+        self._graph.begin(example)
+
+    def _tensor_of(self, value: int) -> torch.Tensor | None:
+        """A value that is a tensor already, given or demanded before."""
+        given = self._inputs.tensor_of(value)
+        return self._tensor_of_value.get(value) if given is None else given
+
+    def _read(self, handle: LazyTensor, form: Form) -> Any:
+        value = handle._value
+        tensor = self._tensor_of(value)
+        if form is TENSOR:
+            return tensor
+        if tensor is not None:
+            return tensor.detach().item() if form is NUMBER else tensor.detach()
+        number = self._graph.number_of_value.get(value)
+        if number is not None:
+            if form is NUMBER:
+                return number
+            with recording_paused():
+                return torch.tensor(number, dtype=handle.dtype)
+        assert self._session is not None, "what has been computed was computed by a session"
+        with unwatched():
+            computed = self._pending.number_of(value)
+            return self._session.number(computed) if form is NUMBER else self._session.row(computed)
+
+    def _read_rows(self, handle: LazyTensor, form: Form) -> Any:
+        tensors = [tensor for value in handle._value if (tensor := self._tensor_of(value)) is not None]
+        if len(tensors) == len(handle._value):
+            with recording_paused():
+                rows = torch.stack(tensors) if tensors else torch.empty(handle.shape, dtype=handle.dtype)
+                rows = rows if form is TENSOR else rows.detach()
+        else:
+            assert self._session is not None, "what has been computed was computed by a session"
+            with unwatched():
+                rows = self._session.rows([self._pending.number_of(value) for value in handle._value])
+        return rows.item() if form is NUMBER else rows
+
+    # ---- Flushing.
+
+    def flush(self, kinds: Set[Hashable]) -> None:
+        """Compute the values of these types that are demanded."""
+        self._flush_demanded(kinds, [value for kind in kinds for value in self._demanded[kind]])
+
+    def flush_all(self) -> None:
+        """Compute everything that has been recorded."""
+        self._flush_demanded(set(self._demanded), None)
+
+    def finish(self, *, apart: bool) -> tuple[Planned, Outputs]:
+        """Compute everything that is still pending, and the results of all examples."""
+        return self._flush(None, self._graph.outputs, self._graph.results, apart=apart)
+
+    def _flush_demanded(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
+        wanted = list(dict.fromkeys([value for kind in kinds for value in self._demanded_as_tensors.pop(kind, ())]))
+        for kind in kinds:
+            self._demanded.pop(kind, None)
+        planned, rows = self._flush(roots, wanted, (), apart=True)
+        if wanted:
+            places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
+            self._tensor_of_value.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
+
+    def _flush(
+        self, roots: Sequence[int] | None, outputs: Sequence[int], results: Sequence[Any], *, apart: bool
+    ) -> tuple[Planned, Outputs]:
+        if self.has_failed:
+            raise RecordingError(
+                "a flush of this batch has failed, and what is asked for now was to be computed with it or after it. Values that had "
+                "been computed before can be had; for others begin the batch anew"
+            )
+        if self._session is None:
+            self._session = Session(self._scheduler, self._inputs.device)
+        graph = self._graph
+        new = graph.take()
+        self._inputs.flushed()
+        cut = self._pending.cut(
+            graph.ops, new, graph.value_count, roots, outputs, self._session.arena_of_value, self._session.earlier_ops
         )
-        next_operand += rows[0]
-    return nodes
+        recording = Recording(cut.graph, new.inputs, tuple(results))
+        if observing.observer is not None:
+            observing.observer.recorded(recording, new.op_of_node, cut.nodes)
+        try:
+            with recording_paused():
+                planned, found = self._run(self._session, recording, cut.earlier, apart=apart)
+        except BaseException:
+            self.has_failed = True
+            raise
+        self._pending.ran(cut)
+        return planned, found
 
-
-def _needed(pending: Pending, nodes: list[_Node], maker: dict[int, int]) -> set[int]:
-    """What is given, what is asked for, and what that is made of; then others of the same ops, if they can run along."""
-    asked = [*pending.outputs.tolist(), *([] if pending.roots is None else pending.roots.tolist())]
-    needed = {maker[value] for value in asked if value in maker}
-    for number, node in reversed(list(enumerate(nodes))):
-        if pending.roots is None or node.is_input or number in needed:
-            needed.add(number)
-            needed.update(maker[value] for value in node.operands if value in maker)
-    needed_ops = {nodes[number].op for number in needed}
-    for number, node in enumerate(nodes):
-        if node.op in needed_ops and all(value not in maker or maker[value] in needed for value in node.operands):
-            needed.add(number)
-    return needed
-
-
-def _part_columns(
-    pending: Pending, nodes: list[_Node], maker: dict[int, int], order: list[int], made: list[int]
-) -> tuple[list[int], ...]:
-    where, arena_of_value = pending.where, pending.arena_of_value
-    used = [value for number in order for value in nodes[number].operands] + pending.outputs.tolist()
-    earlier = sorted({int(where[value]) for value in used if value not in maker})
-    number_of_earlier = {value: number for number, value in enumerate(earlier)}
-    number_of_made = {value: len(earlier) + number for number, value in enumerate(made)}
-    in_part = [number_of_made[value] if value in maker else number_of_earlier[int(where[value])] for value in used]
-    arenas = sorted({int(arena_of_value[value]) for value in earlier})
-    used_ops = sorted({nodes[number].op for number in order})
-    depth: dict[int, int] = {}
-    for number in sorted(order):
-        before = [depth[maker[value]] for value in nodes[number].operands if value in maker]
-        depth[number] = 0 if nodes[number].is_input else 1 + max(before, default=0)
-    counts = [len(earlier)] + [0] * (pending.example_count - 1)
-    for number in order:
-        counts[nodes[number].example if pending.in_turn else 0] += 1
-    split = len(in_part) - len(pending.outputs)
-    return (
-        [arenas.index(arena_of_value[value]) for value in earlier]
-        + [len(arenas) + used_ops.index(nodes[number].op) for number in order],
-        in_part[:split],
-        in_part[split:],
-        [0] * len(earlier) + [depth[number] for number in order],
-        counts,
-        [length for number in order for length in nodes[number].lengths],
-        earlier,
-        arenas,
-        used_ops,
-        order,
-    )
-
-
-def _as_columns(columns: Iterable[list[int]]) -> tuple[Ints, ...]:
-    return tuple([np.array(column, np.int64) for column in columns])
+    def _run(self, session: Session, recording: Recording, earlier: Ints, *, apart: bool) -> tuple[Planned, Outputs]:
+        if self._weights is None:
+            self._weights = Weights(self._owner)
+        self._derived.pass_on(self._weights)
+        new = [op for op in recording.graph.ops if not op.is_input and op not in self._kernel_of_op]
+        self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
+        kernels = [None if op.is_input else self._kernel_of_op[op] for op in recording.graph.ops]
+        with self._guards.as_recorded():
+            return session.run(recording, earlier, kernels, apart=apart)

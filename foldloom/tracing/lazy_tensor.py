@@ -1,10 +1,11 @@
-"""A value that is not computed yet, and behaves as a tensor."""
+"""Handles: values that are not computed yet, and behave as tensors."""
 
 from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -13,27 +14,42 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
 from foldloom.tracing import fast_path
-from foldloom.tracing.scope import scope, unwatched
+from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
+from foldloom.tracing.scope import ActiveRecorder, scope, unwatched
+
+
+class Form(Enum):
+    """How a value is demanded."""
+
+    NUMBER = auto()
+    """As a Python number."""
+    DETACHED = auto()
+    """As a tensor through which no gradients flow."""
+    TENSOR = auto()
+    """As a tensor through which gradients flow."""
+
+
+NUMBER, DETACHED, TENSOR = Form
 
 
 class LazyTensor:
     """Stands for a tensor of one example while it is being recorded.
 
-    Shape and dtype are known at once. What is computed with it is recorded; what needs its value waits for the batch.
+    Shape and dtype are known at once. What is computed with it is recorded; what needs its value demands it of the recorder.
     ``_value`` is its number in the graph, or for a ragged one the numbers of its rows. When the recording is over, it stands
     for the tensor that was computed.
 
-    It is not a subclass of torch.Tensor, because making one takes longer than recording an operation; and it does not claim to
-    be one, because torch's C code trusts whoever says so.
+    It is not a subclass of torch.Tensor, because making one takes longer than recording an operation; and its ``__class__`` does not
+    say that it is one, because torch's C code would believe it.
     """
 
     __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
 
     _value: Any
     _views: list[weakref.ref[Any]]
-    """What was made of it that shares its memory, `Views` or rows; a change in place must reach them."""
+    """Its views, as `Views` or rows: an in-place change must reach them."""
     _source: tuple[Any, Any]
-    """If it is a view itself: among which (`Views`), and which of them; or of which ragged value, and which of its rows."""
+    """If it is a view: its `Views` and which of them it is; or the ragged value and which of its rows it is; or `Given` and a tensor."""
 
     def __init__(self, recorder: Any, value: Any, type: Type, depth: int) -> None:
         self._recorder = recorder
@@ -122,24 +138,27 @@ class LazyTensor:
             raise TypeError("iteration over a 0-d tensor")
         return iter(self._recorder.rows_of(self))
 
-    # What needs the value.
+    # What needs the value demands it of the recorder: see `Flushes.demand`.
 
     def _tensor(self) -> torch.Tensor:
-        return self._recorder.value_of(self)  # type: ignore[no-any-return]
+        return self._recorder.demand((self,), TENSOR)[0]  # type: ignore[no-any-return]
+
+    def _detached(self) -> torch.Tensor:
+        return self._recorder.demand((self,), DETACHED)[0]  # type: ignore[no-any-return]
 
     def item(self) -> Any:
-        return self._recorder.number_of(self)
+        return self._recorder.demand((self,), NUMBER)[0]
 
     def tolist(self) -> Any:
         if not self._type.shape:
-            return self._recorder.number_of(self)
-        value = self._recorder.plain_value_of(self)
+            return self.item()
+        value = self._detached()
         with unwatched():
             return value.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        # A copy: the memory may be that of all examples. It is not to be written to, because torch's own would be this value's memory.
-        array = self._recorder.plain_value_of(self).clone().numpy(force=force)
+        # A copy, because the memory may be that of all examples; read-only, because writing to it would not change this value.
+        array = self._detached().clone().numpy(force=force)
         array.flags.writeable = False
         return array
 
@@ -148,25 +167,25 @@ class LazyTensor:
         return array if dtype is None else array.astype(dtype)
 
     def __bool__(self) -> bool:
-        return bool(self._recorder.number_of(self))
+        return bool(self.item())
 
     def __int__(self) -> int:
-        return int(self._recorder.number_of(self))
+        return int(self.item())
 
     def __float__(self) -> float:
-        return float(self._recorder.number_of(self))
+        return float(self.item())
 
     def __complex__(self) -> complex:
-        return complex(self._recorder.number_of(self))
+        return complex(self.item())
 
     def __index__(self) -> int:
-        return operator.index(self._recorder.number_of(self))
+        return operator.index(self.item())
 
     def __contains__(self, element: Any) -> bool:
         return bool((self == element).any())
 
     def __str__(self) -> str:
-        return str(self._recorder.plain_value_of(self))
+        return str(self._detached())
 
     def __format__(self, form: str) -> str:
         return format(self.item(), form) if form and not self._type.shape else format(str(self), form)
@@ -195,8 +214,48 @@ class LazyTensor:
     __hash__ = object.__hash__
 
 
+class Given:
+    """Stands for the recorder in handles of given tensors. When such a handle is used, it becomes an input of the graph, and its recorder
+    is the real one from then on."""
+
+    __slots__ = ("recorder",)
+
+    is_over = False
+    grad_enabled = True
+
+    def __init__(self, recorder: ActiveRecorder) -> None:
+        self.recorder = recorder
+
+    def device_of(self, handle: LazyTensor) -> torch.device:
+        return handle._value.device  # type: ignore[no-any-return]
+
+    def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor:
+        return handle._value  # type: ignore[no-any-return]
+
+    def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
+        return [self.recorder.give(row) for row in handle._value]
+
+    def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
+        tensors = [handle._value for handle in handles]
+        if form is TENSOR:
+            return tensors
+        return [tensor.item() if form is NUMBER else tensor.detach() for tensor in tensors]
+
+    def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
+        return self.recorder.call_function(function, args, kwargs)
+
+    def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
+        self.recorder.set_item(self.recorder.own(handle), index, value)
+
+    def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
+        self.recorder.backward(handle, args, kwargs)
+
+    def where(self) -> str:
+        return self.recorder.where()
+
+
 class Views:
-    """What one call made that shares memory with one of its arguments. The views hold it; it keeps none of them alive."""
+    """The results of one call that are views of one of its arguments. The views hold it; it keeps none of them alive."""
 
     __slots__ = ("__weakref__", "_views", "args", "base", "function", "grad_enabled", "kwargs")
 
@@ -221,7 +280,7 @@ class Views:
         return bool(self.args) and self.args[0] is self.base
 
     def move(self, base: LazyTensor) -> None:
-        """From now on these are views of another handle, which stands for the same memory."""
+        """Make these the views of another handle, which stands for the same memory."""
         self.args = tuple([base if arg is self.base else arg for arg in self.args])
         self.base = base
 
@@ -230,13 +289,20 @@ class Views:
         self._views = [weakref.ref(other) if found() is view else found for found in self._views]
 
     def in_use(self) -> list[tuple[LazyTensor, int | None]]:
-        """The views that somebody still holds, and which of the call's results each is."""
+        """The views that are still alive, and which of the call's results each is."""
         alive = [view for found in self._views if (view := found()) is not None]
         return [(view, view._source[1]) for view in alive]
 
 
+def mark_of(leaf: Any) -> Mark | Hashable:
+    """What stands for an argument in a template: a mark for a value or a weight, anything else as it is."""
+    if type(leaf) is LazyTensor:
+        return OPERAND
+    return SHARED if isinstance(leaf, torch.Tensor) else static(leaf)
+
+
 def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function on the tensors that lazy ones stand for, after their recording is over."""
+    """Call a function on the tensors that handles stand for, after their recording is over."""
     return func(*_concrete(args), **_concrete(kwargs))
 
 

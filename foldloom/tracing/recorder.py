@@ -1,8 +1,9 @@
-"""Recording one example's calls: of cells, of torch's functions, of its modules.
+"""The recorder: records one example's calls of cells, of torch's functions and of its modules.
 
-What is recorded is found in two steps. A key is made of what is called, the types of its operands and its settings; types are compared
-by identity, so one lookup in `_calls` finds a known signature. Everything that happens once for each signature is elsewhere.
-`_fast_path.c` makes the same keys: of the many calls whose signature is known, few come by here.
+A call is recorded in four steps. Its *key* is made of what is called, the types of its operands and its settings. If the key is *known*,
+a *node* is appended to the graph, and the caller gets *handles* for its results. Otherwise it is the first call of its signature:
+`first_calls.py`. Types are interned, so a key is found by comparing identities. `_fast_path.c` takes the same four steps for
+most known calls, in front of `call`, `call_module` and the methods of `LazyTensor`.
 """
 
 from __future__ import annotations
@@ -10,60 +11,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
-from foldloom.errors import ArgumentError
+from foldloom.errors import ArgumentError, ForeignValueError
+from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
-from foldloom.planning.schedulers import Scheduler
+from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.tracing import fast_path
-from foldloom.tracing.cells.core import Cell, cell_of_module
+from foldloom.tracing.builder import GraphBuilder, InputColumn
+from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.cells.nesting import flatten
-from foldloom.tracing.columns import InputColumn
+from foldloom.tracing.fibers.fibers import Fibers
+from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
+from foldloom.tracing.flush import Flushes
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
-from foldloom.tracing.functions.special import HANDLERS, IN_PLACE_OPERATORS, ROW_HANDLERS
-from foldloom.tracing.lazy_tensor import LazyTensor, Views, computed
-from foldloom.tracing.mutation.guards import is_plain
-from foldloom.tracing.mutation.in_place import call_in_place, replace, set_item
-from foldloom.tracing.mutation.views import MAY_COPY, id_of_memory, is_strided, note_views, row_handles
-from foldloom.tracing.nodes import TYPE_OF_STACK, Nodes
-from foldloom.tracing.rules.base import forms
-from foldloom.tracing.rules.modules import MODULES, is_hooked
-from foldloom.tracing.scope import recording_paused, scope
-from foldloom.tracing.signatures import KnownCall, frozen_settings
+from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
+from foldloom.tracing.inputs import Inputs
+from foldloom.tracing.keys import PLAIN_TYPES, key_of
+from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, Views, computed
+from foldloom.tracing.mutation.guards import Guards, is_plain
+from foldloom.tracing.mutation.in_place import set_item
+from foldloom.tracing.mutation.views import MAY_COPY, note_views, row_handles
+from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.scope import scope
+from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
+from foldloom.tracing.weights import DerivedWeights
 
 _CONTAINERS = (tuple, list, dict)
-_STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
-_Parameter = torch.nn.Parameter
-_NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
 
 
-class Recorder(Nodes):
-    """Records the calls of one batch. One recorder serves one thread.
+class Recorder:
+    """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
-    ``on_demand`` is called when a value is needed that is not computed yet; when it returns, `advance` has run.
-    """
-
-    __slots__ = ("_cells",)
+    __slots__ = (
+        "__weakref__",
+        "derived",
+        "fibers",
+        "flushes",
+        "graph",
+        "guards",
+        "inputs",
+        "is_over",
+        "names_cells",
+        "signatures",
+    )
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
-        super().__init__(scheduler, owner)
-        self._cells = {id(cell.function): cell for cell in cells}
+        self.guards = Guards()
+        self.derived = DerivedWeights(self.guards)
+        self.graph = GraphBuilder({id(cell.function): cell for cell in cells}, self.guards.module_states)
+        self.inputs = Inputs(self.graph, self.guards, self.derived)
+        self.signatures = Signatures(self.graph, self.inputs, self.guards, self.derived)
+        self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByDepth(), owner)
+        self.fibers: Fibers | None = None
         self.names_cells = bool(cells)
+        self.is_over = False
+        """Whether handles stand for tensors that can be computed at once."""
 
-    @property
-    def grad_enabled(self) -> bool:
-        return is_grad_enabled()
+    def end(self) -> None:
+        """Nothing more is recorded. What is computed lives as long as there are handles."""
+        self.is_over = True
+        self.fibers = self.flushes.on_demand = None
+        self.inputs.forget()
+        self.signatures.end()
+        self.guards.clear()
 
-    # ---- Cells.
+    # ---- Calls of cells.
 
     @fast_path.cell
     def call(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Record one call of a cell; handles for its results."""
-        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
-            self._change_mode()
+        graph = self.graph
+        if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
+            self.signatures.change_mode()
         if settings:
             return self._call_nested(cell, args, settings)
         operands: list[int] = []
@@ -72,327 +94,290 @@ class Recorder(Nodes):
         for arg in args:
             if type(arg) is LazyTensor:
                 if arg._recorder is not self:
-                    arg = self._add_other_input(cell, arg)
+                    arg = self._argument(cell, arg)
                 operands.append(arg._value)
                 key.append(arg._type)
                 if arg._depth > depth:
                     depth = arg._depth
                 continue
-            column = self._column_of_number.get(type(arg))
+            column = graph.column_of_number.get(type(arg))
             if column is not None:
-                operands.append(self.add_input(column, arg))
+                operands.append(graph.add_input(column, arg))
                 key.append(column.type)
             elif isinstance(arg, _CONTAINERS):
-                return self._call_nested(cell, self._without_done(args, operands, key[1:]), settings)
+                done = zip(args, operands, key[1:], strict=False)
+                handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
+                return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
             else:
-                handle = self._add_other_input(cell, arg)
-                operands.append(handle._value)
-                key.append(handle._type)
+                value, kind = self.inputs.add_argument(cell, arg)
+                operands.append(value)
+                key.append(kind)
         frozen = tuple(key)
-        known = self._calls.get(frozen)
+        known = graph.calls.get(frozen)
         if known is None:
             if any(type.ragged for type in key[1:]):
                 handles = [LazyTensor(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
                 return self.call(cell, tuple([self.dense(handle) for handle in handles]), settings)
-            known = self._new_cell_call(frozen, cell, frozen[1:], None, ())
+            known = self.signatures.of_cell(frozen, cell, frozen[1:], None, ())
         return self._add_node(known, operands, depth + 1)
 
-    def _without_done(self, args: tuple[Any, ...], operands: list[int], types: list[Type]) -> tuple[Any, ...]:
-        """The arguments, with handles for those that have been added as inputs already."""
-        done = zip(args, operands, types, strict=False)
-        handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
-        return (*handles, *args[len(operands) :])
-
     def _call_nested(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        """The same where arguments are nested or settings are given: the leaves are recorded as one call."""
+        """The same where arguments are nested or settings are given."""
         leaves: list[Any] = []
         nesting = flatten(args, leaves)
         frozen = frozen_settings(cell, settings)
-        handles = [self._add_other_input(cell, leaf) for leaf in leaves]
-        handles = [self.dense(handle) for handle in handles]
+        handles = [self.dense(handle) for handle in [self._argument(cell, leaf) for leaf in leaves]]
         types = tuple([handle._type for handle in handles])
         key = (cell, *types, nesting, frozen)
-        known = self._calls.get(key)
+        known = self.graph.calls.get(key)
         if known is None:
-            known = self._new_cell_call(key, cell, types, nesting, frozen)
-        return self._add_node_of(known, handles)
+            known = self.signatures.of_cell(key, cell, types, nesting, frozen)
+        return self.add_node_of(known, handles)
 
-    # ---- Functions.
+    def _argument(self, cell: Cell, value: Any) -> LazyTensor:
+        """Anything that is given to a cell, as a handle of this recorder."""
+        if type(value) is LazyTensor:
+            if self.is_given(value):
+                self.inputs.check_device(value.device, cell)
+            return self.own(value, cell=cell)
+        return LazyTensor(self, *self.inputs.add_argument(cell, value), 0)
+
+    # ---- Calls of functions.
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         """Record one call of a torch function with at least one value or weight among its arguments."""
-        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
-            self._change_mode()
-        if self._is_over:
+        graph = self.graph
+        if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
+            self.signatures.change_mode()
+        if self.is_over:
             return computed(function, tuple(args), kwargs or {})
+        kwargs = kwargs or {}
         handler = HANDLERS.get(function)
         if handler is not None:
-            result = handler(self, args, kwargs or {})
+            result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
-        return self._call_by_key(function, args, kwargs or {})
-
-    def _call_by_key(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The same for any arguments: those that are values, weights or plain settings make a key, under which a call like this
-        may be known. The key says everything that tells two calls apart, lists and tuples by their kind and length."""
-        key: list[Any] = [function]
-        operands: list[Any] = []
-        depth = 0
-        is_ragged = False
-        if kwargs:
-            # Settings by name are many and mostly plain: all of them in one go.
-            kinds = tuple(map(type, kwargs.values()))
-            if not _NOT_PLAIN.isdisjoint(kinds):
-                return self._first_call(function, tuple(args), kwargs)[0]
-            key += (tuple(kwargs), kinds)
-            # Kinds tell 0 from False; only a float has two zeros, which are equal.
-            key += kwargs.values() if float not in kinds else [repr(v) if v == 0.0 else v for v in kwargs.values()]
-        for arg in args:
-            kind = type(arg)
-            if kind is tuple or kind is list:
-                items = arg
-                key += (kind, len(arg))
-            else:
-                items = (arg,)
-            for item in items:
-                kind = type(item)
-                if kind is LazyTensor:
-                    if item._recorder is not self:
-                        return self._first_call(function, tuple(args), kwargs)[0]
-                    key.append(item._type)
-                    if item._type.ragged:
-                        is_ragged = True
-                    else:
-                        operands.append(item._value)
-                        if item._depth > depth:
-                            depth = item._depth
-                elif kind is _Parameter:
-                    key += (kind, id(item))
-                elif kind in _STATIC:
-                    key += (kind, item)
-                elif kind is float:
-                    key += (kind, item or repr(item))
-                else:
-                    return self._first_call(function, tuple(args), kwargs)[0]
-        frozen = tuple(key)
-        known = self._calls.get(frozen)
+        found = key_of(self, function, args, kwargs)
+        if found is None:
+            return first_call(self, function, tuple(args), kwargs)[0]
+        key, operands, depth, is_ragged = found
+        known = graph.calls.get(key)
         if known is None:
-            return self._call_unknown(frozen, function, tuple(args), kwargs, is_ragged)
+            return self._call_unknown(key, function, tuple(args), kwargs, is_ragged)
         if is_ragged:
-            return self._call_known_ragged(known, function, tuple(args), kwargs)
+            return self._call_known(known, function, tuple(args), kwargs)
         if known.shares_with is None:
             return self._add_node(known, operands, depth + 1)
         if known.is_operand or known.shares_with or type(args[0]) is not LazyTensor:
-            return self._call_known_view(known, function, tuple(args), kwargs)
+            return self._call_known(known, function, tuple(args), kwargs)
         result = self._add_node(known, operands, depth + 1)
         note_views(function, tuple(args), kwargs, result, args[0])
         return result
 
+    def _call_known(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A known call with ragged values, or one that returns a view."""
+        leaves: list[Any] = []
+        leaves_of((args, kwargs), leaves)
+        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+        if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
+            return first_call(self, function, args, kwargs)[0]
+        result = None if known.is_operand else self.add_node_of(known, handles)
+        return with_views_noted(known, function, args, kwargs, handles, result)
+
     def _call_unknown(
         self, key: tuple[Any, ...], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ragged: bool
     ) -> Any:
-        """The first call under a key. What it teaches is kept, if the key says all that there is to it."""
+        """The first call under a key, which is known from then on if the call is recorded as one operation."""
         handler = ROW_HANDLERS.get(function) if is_ragged else None
         if handler is not None:
             result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
-        result, known = self._first_call(function, args, kwargs)
+        result, known = first_call(self, function, args, kwargs)
         if known is not None and known.is_ragged is is_ragged:
-            self._calls[key] = known
+            self.graph.calls[key] = known
         return result
-
-    def _call_known_ragged(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves: list[Any] = []
-        leaves_of((args, kwargs), leaves)
-        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
-            return self._first_call(function, args, kwargs)[0]
-        return self._noted(known, function, args, kwargs, handles, self._add_node_of(known, handles))
-
-    def _call_known_view(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves: list[Any] = []
-        leaves_of((args, kwargs), leaves)
-        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        result = None if known.is_operand else self._add_node_of(known, handles)
-        return self._noted(known, function, args, kwargs, handles, result)
-
-    @staticmethod
-    def _noted(
-        known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: Any, handles: Sequence[LazyTensor], result: Any
-    ) -> Any:
-        """The result of a call, known as what shares memory with one of its operands if it does."""
-        if known.shares_with is None:
-            return result
-        base = handles[known.shares_with]
-        if known.is_operand:
-            return base
-        note_views(function, args, kwargs, result, base)
-        return result
-
-    def _first_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, KnownCall | None]:
-        """Any call, with arguments of any kind; and what is known about calls of its signature, if that is all there is to it."""
-        name = getattr(function, "__name__", "")
-        if kwargs.get("out") is not None:
-            raise ArgumentError(
-                f"{name}(..., out=...) writes into a tensor that is not computed yet. Use what it returns instead\n  {self.where()}"
-            )
-        if function in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
-            return call_in_place(self, function, args, kwargs), None
-        if kwargs.get("inplace"):
-            changed = self.call_function(function, args, {**kwargs, "inplace": False})
-            target = args[0] if args else kwargs["input"]
-            replace(self, target, changed)
-            return target, None
-        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
-            self._change_mode()
-        leaves: list[Any] = []
-        nesting = leaves_of((args, kwargs), leaves)
-        if function in CHANGES_OTHERS and _keeps_statistics(args, kwargs):
-            # A tensor that was given is there already, and may be one of those that are changed.
-            leaves = [
-                leaf._value if type(leaf) is LazyTensor and leaf._recorder is self.given else leaf for leaf in leaves
-            ]
-            return self._call_with_values(function, nesting, leaves), None
-        leaves = self._with_tensors_lifted(function, leaves)
-        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        if not handles:
-            return self._derive(function, nesting, leaves), None
-        if any(handle._type.ragged for handle in handles):
-            for_ragged = self._known_ragged(function, nesting, leaves, handles)
-            if for_ragged is not None:
-                result = self._add_node_of(for_ragged, handles)
-                return self._noted(for_ragged, function, args, kwargs, handles, result), for_ragged
-            leaves = [self.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
-        operands = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        known = self._known(function, nesting, leaves, operands)
-        if known is None:
-            return self._call_with_values(function, nesting, leaves), None
-        if not isinstance(known, KnownCall):
-            return rebuilt(known.nesting, iter(())), None
-        result = None if known.is_operand else self._add_node_of(known, operands)
-        return self._noted(known, function, args, kwargs, handles, result), known
-
-    @fast_path.module
-    def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record one of torch's own modules, or one that was named as a cell, as one operation; NotImplemented if it is neither."""
-        cell = self._cells.get(id(module))
-        if cell is not None:
-            return self.call(cell, args, kwargs)
-        if kwargs or type(module) not in MODULES or module._forward_hooks or module._forward_pre_hooks:
-            return NotImplemented
-        if is_grad_enabled() is not self._grad or is_any_autocast_enabled() or self._autocast:
-            self._change_mode()
-        state = self.unchanged.modules.get(module)
-        if state is not None and not is_plain(state):
-            return NotImplemented
-        key: list[Any] = [module]
-        handles: list[LazyTensor] = []
-        operands: list[int] = []
-        depth = 0
-        is_ragged = False
-        for arg in args:
-            for item in arg if type(arg) is tuple else (arg,):
-                if type(item) is LazyTensor:
-                    handle = item if item._recorder is self else self._own(item, None)
-                elif isinstance(item, torch.Tensor):
-                    handle = self.lift(item)
-                else:
-                    return self._call_new_module(module, args)
-                handles.append(handle)
-                key.append(handle._type)
-                operands.append(handle._value)
-                if handle._type.ragged:
-                    is_ragged = True
-                if handle._depth > depth:
-                    depth = handle._depth
-        frozen = tuple(key)
-        known = self._calls.get(frozen)
-        if known is not None:
-            return self._add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
-        return self._call_new_module(module, args, frozen)
-
-    def _call_new_module(
-        self, module: torch.nn.Module, args: tuple[Any, ...], key_of_types: tuple[Any, ...] | None = None
-    ) -> Any:
-        """A call that is not known under its key, and will be if its operands are taken as they are."""
-        leaves: list[Any] = []
-        nesting = flatten(args, leaves)
-        if len(leaves) == 2 and leaves[1] is None:  # no initial state, said aloud
-            return self._call_new_module(module, args[:1])
-        if is_hooked(module) or not all(isinstance(leaf, (torch.Tensor, LazyTensor)) for leaf in leaves):
-            return NotImplemented
-        cell = cell_of_module(module)
-        handles = [self._own(leaf, cell) if type(leaf) is LazyTensor else self.lift(leaf) for leaf in leaves]
-        if not cell.takes([handle._type for handle in handles]):
-            handles = [self.dense(handle) for handle in handles]
-            if not cell.takes([handle._type for handle in handles]):
-                return NotImplemented
-        if not self.unchanged.takes_module(module):
-            return NotImplemented
-        types = tuple([handle._type for handle in handles])
-        key = (cell, *types, nesting, ())
-        known = self._calls.get(key)
-        if known is None:
-            known = self._new_cell_call(key, cell, types, nesting, ())
-        if key_of_types is not None and key_of_types[1:] == types:
-            self._calls[key_of_types] = known
-        return self._add_node_of(known, handles)
 
     def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run at once what must see tensors."""
-        leaves: list[Any] = []
-        nesting = leaves_of((args, kwargs), leaves)
-        return self._call_with_values(function, nesting, leaves)
-
-    def _call_with_values(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
-        """Run a function whose result depends on values, on the values; what it returns is given."""
-        handles = [self._own(leaf, None, ragged=False) for leaf in leaves if type(leaf) is LazyTensor]
-        values = iter(self.values_of(handles))
-        arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
-        args, kwargs = rebuilt(nesting, iter(arguments))
-        with recording_paused():
-            result = function(*args, **kwargs)
-        found: list[Any] = []
-        shape = leaves_of(result, found)
-        memory = {id_of_memory(leaf) for leaf in arguments if is_strided(leaf)}
-        return rebuilt(shape, iter([self._lifted_result(item, memory) if is_strided(item) else item for item in found]))
-
-    def _lifted_result(self, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:
-        handle = self.lift(tensor, ragged=False)
-        if id_of_memory(tensor) not in memory:
-            return handle
-        # Of the same memory as a value that is the user's or of all examples: it can be read, not changed.
-        view = LazyTensor(self, handle._value, handle._type, handle._depth)
-        view._source = (self.given, tensor)
-        return view
-
-    # ---- Rows.
+        """Call a function at once, on the values of its arguments."""
+        return call_with_values(self, function, args, kwargs)
 
     def set_item(self, target: LazyTensor, index: Any, value: Any) -> None:
         set_item(self, target, index, value)
 
+    # ---- Calls of modules.
+
+    @fast_path.module
+    def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of one of torch's modules, or of one that was named as a cell; NotImplemented if it is neither."""
+        graph = self.graph
+        cell = graph.cells.get(id(module))
+        if cell is not None:
+            return self.call(cell, args, kwargs)
+        if kwargs or type(module) not in MODULES or module._forward_hooks or module._forward_pre_hooks:
+            return NotImplemented
+        if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
+            self.signatures.change_mode()
+        state = graph.module_states.get(module)
+        if state is not None and not is_plain(state):
+            return NotImplemented
+        key: list[Any] = [module]
+        handles: list[LazyTensor] = []
+        for arg in args:
+            for item in arg if type(arg) is tuple else (arg,):
+                if type(item) is LazyTensor:
+                    handle = item if item._recorder is self else self.own(item, ragged=None)
+                elif isinstance(item, torch.Tensor):
+                    handle = self.lift(item)
+                else:
+                    return first_module_call(self, module, args)
+                handles.append(handle)
+                key.append(handle._type)
+        frozen = tuple(key)
+        known = graph.calls.get(frozen)
+        return first_module_call(self, module, args, frozen) if known is None else self.add_node_of(known, handles)
+
+    # ---- Nodes, and handles for their results.
+
+    def _add_node(self, known: KnownCall, operands: list[int], depth: int) -> Any:
+        types = known.output_types
+        value = self.graph.add_node(known.op_number, operands, depth, len(types))
+        if known.returns_one:
+            return LazyTensor(self, value, types[0], depth)
+        handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
+        return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
+
+    def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
+        """Any node: operands and results may be ragged."""
+        operands: list[int] = []
+        lengths: list[int] = []
+        depth = rows = 0
+        for handle in handles:
+            if handle._type.ragged:
+                operands += handle._value
+                rows = len(handle._value)
+                lengths.append(rows)
+            else:
+                operands.append(handle._value)
+            if handle._depth > depth:
+                depth = handle._depth
+        types = known.output_types
+        if not lengths:
+            return self._add_node(known, operands, depth + 1)
+        sizes = [rows if type.ragged else 1 for type in types]
+        lengths += [rows for type in types if type.ragged]
+        value = self.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
+        outputs: list[LazyTensor] = []
+        for type, size in zip(types, sizes, strict=True):
+            outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
+            value += size
+        return rebuilt(known.returns, iter(outputs))
+
+    # ---- Handles for other values.
+
+    def give(self, tensor: torch.Tensor) -> LazyTensor:
+        """A handle for a tensor that an example consists of. It becomes an input of the graph when it is used."""
+        return LazyTensor(Given(self), tensor, type_of(tensor), 0)
+
+    def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor:
+        """A tensor as a value of the example that is being recorded."""
+        return LazyTensor(self, *self.inputs.add_tensor(tensor, ragged), 0)
+
+    def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor:
+        """What a function like `torch.zeros` returns."""
+        return LazyTensor(self, *self.inputs.add_constant(function, args, kwargs), 0)
+
+    def number(self, value: Any) -> LazyTensor:
+        """A Python number as a value, as `torch.tensor` would make it."""
+        return LazyTensor(self, *self.inputs.add_number(value), 0)
+
+    def own(self, handle: LazyTensor, *, ragged: bool | None = False, cell: Cell | None = None) -> LazyTensor:
+        """The handle as one of this recorder: a given tensor becomes an input, and so does what a recorder that is over computed."""
+        recorder = handle._recorder
+        if recorder is self:
+            return handle
+        if self.is_given(handle):
+            value, type = self.inputs.add_tensor(handle._value, ragged)
+            if type.ragged:
+                handle._source = (recorder, handle._value)
+            else:
+                self.inputs.note_users_own(value)
+            handle._recorder, handle._value, handle._type = self, value, type
+            return handle
+        if recorder.is_over and recorder.flushes.has_begun:
+            return self.lift(recorder.demand((handle,), TENSOR)[0], ragged=handle._type.ragged)
+        doing = "returned from this example or used in it" if cell is None else f"given to cell {cell.label}"
+        raise ForeignValueError(
+            f"a value ({handle._type}) that belongs to another fl.batch, or to one that is over, was {doing}. Values live "
+            "as long as the call that recorded them: return them from the function given to fl.batch, and pass on what "
+            f"fl.batch returns\n  {self.where()}"
+        )
+
+    def dense(self, handle: LazyTensor) -> LazyTensor:
+        """A ragged value as one of a fixed shape."""
+        if not handle._type.ragged:
+            return handle
+        if not handle._value:
+            return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
+        rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
+        leaves: list[Any] = []
+        nesting = leaves_of(((rows,), {}), leaves)
+        known = self.signatures.of_function(torch.stack, nesting, leaves, rows)
+        assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
+        return self.add_node_of(known, rows)  # type: ignore[no-any-return]
+
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
-        """The rows of a value that has some: free if it is ragged, one operation otherwise."""
+        """The rows of a value: free if it is ragged, one operation otherwise."""
         if handle._type.ragged:
             return row_handles(self, handle)
         return list(self.call_function(torch.unbind, (handle,), None))
 
+    # ---- What handles ask.
 
-def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether there is a running mean, and this call may change it."""
-    mean = args[1] if len(args) > 1 else kwargs.get("running_mean")
-    by_position = args[5] if len(args) > 5 else False
-    return mean is not None and bool(kwargs.get("training", kwargs.get("use_input_stats", by_position)))
+    def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
+        """What handles stand for: see `Flushes.demand`."""
+        return self.flushes.demand(handles, form)
 
+    def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
+        if not self.is_over:
+            raise ArgumentError(
+                "`backward` inside the function given to fl.batch, or inside `with fl.batching()`, would run before everything is "
+                f"recorded. Return the loss and call `backward` on what fl.batch returns\n  {self.where()}"
+            )
+        handle._tensor().backward(*args, **kwargs)
 
-CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))
-"""Functions that change tensors that they are given beside the first: statistics, which every example must reach in turn."""
+    @property
+    def grad_enabled(self) -> bool:
+        return is_grad_enabled()
+
+    @property
+    def has_gradients(self) -> bool:
+        return self.signatures.has_gradients
+
+    def device_of(self, _: LazyTensor) -> torch.device:
+        return self.inputs.device
+
+    def is_given(self, handle: LazyTensor) -> bool:
+        """Whether a handle stands for a given tensor of this batch that has not been used yet."""
+        recorder = handle._recorder
+        return type(recorder) is Given and recorder.recorder is self
+
+    def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
+        """The user's tensor that a handle of this recorder stands for, if it is one."""
+        is_given = not handle._type.ragged and self.inputs.is_users_own(handle._value)
+        return self.inputs.tensor_of(handle._value) if is_given else None
+
+    def is_derived(self, value: object) -> bool:
+        return self.derived.is_derived(value)
+
+    def where(self) -> str:
+        return self.graph.where()
 
 
 fast_path.bind(
     handle=LazyTensor,
     recorder=Recorder,
+    graph=GraphBuilder,
     known=KnownCall,
     column=InputColumn,
     views=Views,
@@ -402,8 +387,8 @@ fast_path.bind(
     scope=scope,
     handlers=HANDLERS,
     module_types=MODULES,
-    parameter=_Parameter,
-    plain_types=_STATIC | {float},
+    parameter=torch.nn.Parameter,
+    plain_types=PLAIN_TYPES,
     may_copy=MAY_COPY,
     rebuilt=rebuilt,
     make_tensor=torch.tensor,

@@ -1,26 +1,51 @@
-"""What the current thread is doing: recording, running a cell, or neither."""
+"""What the current thread is doing: recording, running a cell, or neither; and the modes of torch that a call depends on."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from foldloom.tracing.cells.core import Cell
-    from foldloom.tracing.recorder import Recorder
+
+class ActiveRecorder(Protocol):
+    """What modules below the recorder know of it. A handle is a `LazyTensor`."""
+
+    @property
+    def guards(self) -> Any: ...
+    @property
+    def names_cells(self) -> bool: ...
+    @property
+    def has_gradients(self) -> bool: ...
+    def call(self, cell: Any, args: tuple[Any, ...], settings: dict[str, Any]) -> Any: ...
+    def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any: ...
+    def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def set_item(self, target: Any, index: Any, value: Any) -> None: ...
+    def demand(self, handles: Sequence[Any], form: Any) -> list[Any]: ...
+    def backward(self, handle: Any, args: Any, kwargs: Any) -> None: ...
+    def give(self, tensor: torch.Tensor) -> Any: ...
+    def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> Any: ...
+    def own(self, handle: Any, *, ragged: bool | None = False, cell: Any = None) -> Any: ...
+    def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
+    def number(self, value: Any) -> Any: ...
+    def dense(self, handle: Any) -> Any: ...
+    def rows_of(self, handle: Any) -> list[Any]: ...
+    def is_given(self, handle: Any) -> bool: ...
+    def is_derived(self, value: object) -> bool: ...
+    def tensor_given_as(self, handle: Any) -> torch.Tensor | None: ...
+    def where(self) -> str: ...
 
 
 class _Scope(threading.local):
-    recorder: Recorder | None = None
+    recorder: ActiveRecorder | None = None
     """Where cells and functions are recorded; None while nothing is being recorded."""
-    running: tuple[Cell, ...] = ()
+    running: tuple[torch.nn.Module, ...] = ()
     """The cells whose functions are being called, outermost first."""
 
 
@@ -35,7 +60,7 @@ class recording_into:  # noqa: N801 (used like a function)
 
     __slots__ = ("_outer", "_recorder")
 
-    def __init__(self, recorder: Recorder | None) -> None:
+    def __init__(self, recorder: ActiveRecorder | None) -> None:
         self._recorder = recorder
 
     def __enter__(self) -> None:
@@ -52,12 +77,12 @@ def recording_paused() -> recording_into:
 
 
 unwatched = torch._C.DisableTorchFunction
-"""Within it torch reports to nobody what it is asked: to report that we look at a tensor takes longer than to look."""
+"""Within it torch calls no function mode. Asking a tensor for its shape is much faster there."""
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROGRAMS = tuple([os.path.join(_OURS, room) + os.sep for room in ("models", "tasks")])
-"""Rooms that hold models, which are to Foldloom what the user's are."""
+"""Packages of models, which count as the user's code."""
 _TORCH = os.sep + "torch" + os.sep
 
 

@@ -1,13 +1,13 @@
-"""What is known of calls: by the function, its settings, its weights and the types of its operands.
+"""What is known of calls: by function, settings, weights and the types of the operands, in each mode of torch.
 
-Everything here happens once for each signature of a batch; what a function returns is found once for all batches.
+Everything here happens once for each signature of a batch. What a function returns is inferred once for all batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,18 +17,19 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
-from foldloom.planning.schedulers import Scheduler
+from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.cells.nesting import Nesting
-from foldloom.tracing.functions.calls import call_of_template, name_of, rebuilt
+from foldloom.tracing.functions.calls import call_of_template, name_of
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred
-from foldloom.tracing.inputs import code_of
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.inputs import Inputs
+from foldloom.tracing.lazy_tensor import LazyTensor, mark_of
+from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
-from foldloom.tracing.progress import Progress
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.scope import Mode, autocast_state, recording_paused, user_line
+from foldloom.tracing.weights import DerivedWeights
 
 
 class KnownCall:
@@ -62,47 +63,64 @@ class KnownCall:
         self.returns_one = returns is None
         self.returns_tuple = returns == (tuple, len(output_types), (None,) * len(output_types))
         self.shares_with = shares_with
-        """The operand in whose memory the results lie."""
+        """The operand that the results are views of."""
         self.is_operand = is_operand
         """Whether that operand itself is returned, and nothing is computed."""
         self.is_ragged = is_ragged
         self.kept: Any = None
-        """Weights that the key of this call names by identity; they must live as long as the key."""
+        """Weights whose identity is in the key of this call: they must live as long as the key."""
 
 
 _returned: dict[Hashable, Returned | None] = {}
 """What functions return, by signature; None where it depends on values. The same for all batches."""
 
 
-class Signatures(Progress):
-    """A recording that knows the signatures it has met, in each mode."""
+class _Signature(NamedTuple):
+    """A call of a function without its values: what two calls of one op have in common."""
 
-    __slots__ = ("_autocast", "_calls", "_grad")
+    function: Any
+    template: Any
+    types: tuple[Type, ...]
+    names: tuple[Hashable, ...]
+    """Of the weights."""
 
-    def __init__(self, scheduler: Scheduler | None, owner: object) -> None:
-        super().__init__(scheduler, owner)
-        self._mode = self._base_mode = is_grad_enabled(), autocast_state()
-        self._grad, self._autocast = is_grad_enabled(), is_any_autocast_enabled()
+
+class Signatures:
+    """The signatures that a recording has met. Calls in another mode are other ops, so each mode has a table of its own; the table of
+    the current mode is `GraphBuilder.calls`."""
+
+    def __init__(self, graph: GraphBuilder, inputs: Inputs, guards: Guards, derived: DerivedWeights) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        self._guards = guards
+        self._derived = derived
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
-        self._calls: dict[Any, Any] = self._calls_of_mode.setdefault(self._base_mode, {})
+        self._base_mode = self._mode = is_grad_enabled(), autocast_state()
+        self._use_calls()
 
     def end(self) -> None:
-        super().end()
-        self._calls, self._calls_of_mode = {}, {}
+        """Nothing more is recorded."""
+        self._calls_of_mode = {}
+        self._use_calls()
 
-    def _change_mode(self) -> None:
-        """Calls in another mode are other ops."""
+    # ---- Modes.
+
+    def change_mode(self) -> None:
+        """Torch is in another mode than it was, or in one with autocast."""
         mode = is_grad_enabled(), autocast_state()
         if mode == self._mode:
             return
         if mode[0] and not self._base_mode[0]:
             raise ArgumentError(
                 "gradients are enabled inside a batch that runs without them. Call fl.batch where they are enabled, and write "
-                f"`with torch.no_grad():` inside the function for what needs none\n  {self.where()}"
+                f"`with torch.no_grad():` inside the function for what needs none\n  {self._graph.where()}"
             )
         self._mode = mode
-        self._grad, self._autocast = mode[0], is_any_autocast_enabled()
-        self._calls = self._calls_of_mode.setdefault(mode, {})
+        self._use_calls()
+
+    def _use_calls(self) -> None:
+        calls = self._calls_of_mode.setdefault(self._mode, {})
+        self._graph.set_calls(calls, self._mode[0], is_any_autocast_enabled())
 
     @property
     def has_gradients(self) -> bool:
@@ -110,40 +128,91 @@ class Signatures(Progress):
         return self._base_mode[0]
 
     @property
-    def _mode_of_op(self) -> Mode | None:
+    def mode_of_op(self) -> Mode | None:
+        """The mode that new ops run in; None for that of the whole batch."""
         return None if self._mode == self._base_mode else self._mode
 
-    def _new_cell_call(
+    # ---- Cells.
+
+    def of_cell(
         self, key: tuple[Any, ...], cell: Cell, types: tuple[Type, ...], nesting: Nesting, settings: Settings
     ) -> KnownCall:
+        """A call of a cell, which is known under the key from then on."""
         try:
-            with recording_paused(), self.unchanged.changes_are_ours():
+            with recording_paused(), self._guards.changes_allowed():
                 signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
-            raise type(error)(f"{error}\n  {self.where()}") from error.__cause__
-        op = signature.op if self._mode_of_op is None else replace(signature.op, mode=self._mode_of_op)
+            raise type(error)(f"{error}\n  {self._graph.where()}") from error.__cause__
+        op = signature.op if self.mode_of_op is None else replace(signature.op, mode=self.mode_of_op)
         if cell.module is not None:
-            self.unchanged.note_cell(cell.module)
-        known = self._calls[key] = KnownCall(self.add_op(op), op.outputs, signature.returns)
-        self._first_cell = self._first_cell or cell
+            self._guards.guard_cell(cell.module)
+        self._inputs.note_cell(cell)
+        known = KnownCall(self._graph.add_op(op), op.outputs, signature.returns)
+        self._graph.calls[key] = known
         return known
 
-    def _known(
-        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
+    # ---- Functions.
+
+    def of_function(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: Sequence[LazyTensor]
     ) -> KnownCall | Returned | None:
-        """What is known of calls like this: how to record it, what it returns if that is no tensor, None if it needs values."""
+        """How to record a call whose values have fixed shapes; what it returns if that is no tensor; None if it needs values."""
         if any(isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided for leaf in leaves):
             return None
-        codes = tuple([code_of(leaf) for leaf in leaves])
-        template = (nesting, codes)
-        types = tuple([handle._type for handle in handles])
-        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        shared = tuple([self._name_of_shared(weight) for weight in weights])
-        key = (function, template, types, shared)
-        known = self._calls.get(key)
+        signature, weights = self._signature(function, nesting, leaves, handles)
+        known = self._graph.calls.get(signature)
         if known is not None:
             return known  # type: ignore[no-any-return]
-        signature = (
+        returned = self._returned_by(signature, weights)
+        if returned is None or not returned.types:
+            return returned
+        if returned.is_operand and function not in MAY_COPY:
+            known = KnownCall(-1, returned.types, None, shares_with=returned.shares_with, is_operand=True)
+        else:
+            repeatable = has_rule(function) and function not in DRAWS
+            op_number = self._new_op(signature, weights, returned, repeatable=repeatable)
+            known = KnownCall(op_number, returned.types, returned.nesting, shares_with=returned.shares_with)
+            known.kept = weights
+        self._graph.calls[signature] = known
+        return known
+
+    def of_ragged(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: Sequence[LazyTensor]
+    ) -> KnownCall | None:
+        """How to record a call with ragged values as they are; None if they must be made dense for it."""
+        if not has_ragged_rule(function) or len({len(h._value) for h in handles if h._type.ragged}) > 1:
+            return None
+        signature, weights = self._signature(function, nesting, leaves, handles)
+        known = self._graph.calls.get(signature)
+        if known is None:
+            try:
+                with recording_paused():
+                    call = call_of_template(function, signature.template, signature.types, weights, ())
+                    returned = ragged_returned(call)
+            except Exception as error:
+                self._add_note(error, signature)
+                raise
+            known = False
+            if returned is not None:
+                op_number = self._new_op(signature, weights, returned)
+                shares_with = 0 if function in VIEWS_OF_ROWS else None
+                known = KnownCall(op_number, returned.types, returned.nesting, is_ragged=True, shares_with=shares_with)
+                known.kept = weights
+            self._graph.calls[signature] = known
+        return known if isinstance(known, KnownCall) else None
+
+    def _signature(
+        self, function: Any, nesting: Any, leaves: list[Any], handles: Sequence[LazyTensor]
+    ) -> tuple[_Signature, list[torch.Tensor]]:
+        """The signature of a call, and the weights that it names."""
+        template = (nesting, tuple([mark_of(leaf) for leaf in leaves]))
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        names = tuple([self._derived.name_of(weight) for weight in weights])
+        return _Signature(function, template, tuple([handle._type for handle in handles]), names), weights
+
+    def _returned_by(self, signature: _Signature, weights: list[torch.Tensor]) -> Returned | None:
+        function, template, types, _ = signature
+        key = (
             function,
             template,
             types,
@@ -151,89 +220,30 @@ class Signatures(Progress):
             self._mode,
             torch.get_default_dtype(),
         )
-        if signature not in _returned:
+        if key not in _returned:
             try:
-                _returned[signature] = inferred(call_of_template(function, template, types, weights, ()))
+                _returned[key] = inferred(call_of_template(function, template, types, weights, ()))
             except NeedsValuesError:
-                _returned[signature] = None
+                _returned[key] = None
             except Exception as error:
-                error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self.where()}")
+                self._add_note(error, signature)
                 raise
-        returned = _returned[signature]
-        if returned is None or not returned.types:
-            return returned
-        if returned.is_operand and function not in MAY_COPY:
-            known = self._calls[key] = KnownCall(
-                -1, returned.types, None, shares_with=returned.shares_with, is_operand=True
-            )
-            return known
+        return _returned[key]
+
+    def _new_op(
+        self, signature: _Signature, weights: list[torch.Tensor], returned: Returned, *, repeatable: bool = False
+    ) -> int:
+        function, template, types, names = signature
+        self._guards.guard_tensors(weights)
         op = Op(
-            key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
-            mode=self._mode_of_op, repeatable=has_rule(function) and function not in DRAWS,
-            label=getattr(function, "__name__", ""),
+            key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
+            mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),
         )  # fmt: skip
-        known = KnownCall(self.add_op(op), op.outputs, returned.nesting, shares_with=returned.shares_with)
-        known.kept = weights
-        self.unchanged.note_tensors(weights)
-        self._calls[key] = known
-        return known
+        return self._graph.add_op(op)
 
-    def _derive(self, function: Any, nesting: Any, leaves: list[Any]) -> Any:
-        """A function of weights alone is computed once, for everybody."""
-        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        template = (nesting, tuple([code_of(leaf) for leaf in leaves]))
-        derivation = (
-            name_of(function),
-            template,
-            tuple([self._name_of_shared(weight) for weight in weights]),
-            self._mode_of_op,
-        )
-        known = self._derived.get(derivation)
-        if known is not None and self.is_derived(known):
-            return known
-        args, kwargs = rebuilt(nesting, iter(leaves))
-        with recording_paused():
-            made = function(*args, **kwargs)
-        if isinstance(made, torch.Tensor) and function not in DRAWS:
-            self._derived[derivation] = made
-            self._derivation[id(made)] = derivation, made, made._version
-            self.unchanged.note_tensors(weights)
-        return made
-
-    def _known_ragged(
-        self, function: Any, nesting: Any, leaves: list[Any], handles: list[LazyTensor]
-    ) -> KnownCall | None:
-        """How to record a call with ragged values as they are; None if they must be made dense for it."""
-        if not has_ragged_rule(function) or len({len(h._value) for h in handles if h._type.ragged}) > 1:
-            return None
-        template = (nesting, tuple([code_of(leaf) for leaf in leaves]))
-        types = tuple([handle._type for handle in handles])
-        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        shared = tuple([self._name_of_shared(weight) for weight in weights])
-        key = (function, template, types, shared)
-        known = self._calls.get(key)
-        if known is None:
-            try:
-                with recording_paused():
-                    returned = ragged_returned(call_of_template(function, template, types, weights, ()))
-            except Exception as error:
-                error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self.where()}")
-                raise
-            if returned is None:
-                known = False
-            else:
-                op = Op(
-                    key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=shared,
-                    mode=self._mode_of_op, label=getattr(function, "__name__", ""),
-                )  # fmt: skip
-                shares_with = 0 if function in VIEWS_OF_ROWS else None
-                known = KnownCall(
-                    self.add_op(op), op.outputs, returned.nesting, is_ragged=True, shares_with=shares_with
-                )
-                known.kept = weights
-                self.unchanged.note_tensors(weights)
-            self._calls[key] = known
-        return known if isinstance(known, KnownCall) else None
+    def _add_note(self, error: Exception, signature: _Signature) -> None:
+        types = ", ".join(map(repr, signature.types))
+        error.add_note(f"while recording {name_of(signature.function)}({types}) {self._graph.where()}")
 
 
 def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:

@@ -1,23 +1,25 @@
-"""Weights under names: how a recorded function finds the parameters that it was given.
+"""Names of weights: how a recorded function finds the parameters that it was given.
 
-A weight is known by a name of its own, or by its path in the module that was recorded, so that a recording made in one process
+A weight has a name of its own, or is named by its path in the module that was recorded, so that a recording made in one process
 runs with the weights of another. What is computed from weights alone (``weight.t()``) is a *derived* weight: the same for
-all members of a step, computed once in a run, and named by how it is made.
+all members of a step, computed once in a run, and named by how it is computed.
 """
 
 from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from foldloom.errors import CellMismatchError
-from foldloom.tracing.functions.calls import call_of_template, function_named
-from foldloom.tracing.scope import in_mode
+from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, rebuilt, static
+from foldloom.tracing.mutation.guards import Guards
+from foldloom.tracing.rules.base import DRAWS
+from foldloom.tracing.scope import Mode, in_mode, recording_paused
 
 _name_of_weight: Any = WeakIdKeyDictionary()
 _weight_of_name: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()
@@ -32,7 +34,7 @@ def name_of_weight(weight: torch.Tensor) -> str:
     return name
 
 
-def named_by_path(names: dict[str, str], shared: Any) -> Hashable:
+def named_by_path(names: Mapping[str, str], shared: Any) -> Hashable:
     """A weight's name, or how it is derived, with names replaced."""
     if isinstance(shared, str):
         return names.get(shared, shared)
@@ -55,6 +57,47 @@ def paths_of(module: torch.nn.Module) -> dict[str, str]:
     }
 
 
+class DerivedWeights:
+    """The derived weights of one recording."""
+
+    def __init__(self, guards: Guards) -> None:
+        self._guards = guards
+        self._tensor_of_name: dict[Hashable, torch.Tensor] = {}
+        self._name_of_tensor: dict[int, tuple[Hashable, torch.Tensor, int]] = {}
+        """By identity: the name, the tensor, and its version when it was computed."""
+
+    def is_derived(self, value: object) -> bool:
+        """Whether a tensor was computed from weights alone, and has not been changed in place since."""
+        known = self._name_of_tensor.get(id(value))
+        return known is not None and known[1]._version == known[2]
+
+    def name_of(self, weight: torch.Tensor) -> Hashable:
+        """The name of any weight, derived or not."""
+        return self._name_of_tensor[id(weight)][0] if self.is_derived(weight) else name_of_weight(weight)
+
+    def derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None) -> Any:
+        """What a function of weights alone returns: computed once, for all examples."""
+        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        marks = tuple([SHARED if isinstance(leaf, torch.Tensor) else static(leaf) for leaf in leaves])
+        name = (name_of(function), (nesting, marks), tuple([self.name_of(weight) for weight in weights]), mode)
+        known = self._tensor_of_name.get(name)
+        if known is not None and self.is_derived(known):
+            return known
+        args, kwargs = rebuilt(nesting, iter(leaves))
+        with recording_paused():
+            made = function(*args, **kwargs)
+        if isinstance(made, torch.Tensor) and function not in DRAWS:
+            self._tensor_of_name[name] = made
+            self._name_of_tensor[id(made)] = name, made, made._version
+            self._guards.guard_tensors(weights)
+        return made
+
+    def pass_on(self, weights: Weights) -> None:
+        """Tell the weights of a run what has been computed already."""
+        for name, tensor in self._tensor_of_name.items():
+            weights.remember(name, tensor)
+
+
 class Weights:
     """The weights of one run: found by name, derived ones computed once."""
 
@@ -63,9 +106,9 @@ class Weights:
         self._by_path = {} if module is None else dict(module.named_parameters())
         self._derived: dict[Hashable, torch.Tensor] = {}
 
-    def remember(self, derivation: Hashable, tensor: torch.Tensor) -> None:
+    def remember(self, name: Hashable, tensor: torch.Tensor) -> None:
         """A derived weight that has been computed already."""
-        self._derived[derivation] = tensor
+        self._derived[name] = tensor
 
     def __getitem__(self, shared: Any) -> torch.Tensor:
         if isinstance(shared, str):

@@ -19,7 +19,7 @@ from foldloom.planning.plans import Plan
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing import Batched, batch
 from foldloom.tracing.functions.calls import function_named
-from foldloom.tracing.functions.kernels import is_function
+from foldloom.tracing.kernels import is_function
 from foldloom.tracing.rules.fallback import NOT_BY_VMAP
 from foldloom.views.places import NotedNodes, PartsObserver
 from foldloom.views.survey import Part, Survey, survey_of_parts, survey_of_plan

@@ -249,7 +249,7 @@ class Cell(torch.nn.Module):
 
     def train(self, mode: bool = True) -> Cell:
         if scope.recorder is not None and self.module is not None:
-            scope.recorder.unchanged.check_mode(self.module, mode)
+            scope.recorder.guards.check_mode(self.module, mode)
         super().train(mode)
         if isinstance(self.function, torch.nn.Module):
             self.function.train(mode)

@@ -1,4 +1,4 @@
-"""What calls read when they run, and must find as it was when they were recorded: weights, and the state of modules."""
+"""Guards: weights and the state of modules must be the same when a call runs as when it was recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import describe
 
 State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any]], ...]
-"""What a module computes depends on it, beside the numbers in its weights: of it and all its parts the mode, weights and parts."""
+"""Of a module and all its submodules: the training mode, the parameters and the submodules. What the module computes depends on these,
+beside the numbers in its parameters."""
 
 
 def state_of(module: nn.Module) -> State:
@@ -21,11 +22,11 @@ def state_of(module: nn.Module) -> State:
 
 
 def holds(state: State) -> bool:
-    """Whether this is the state of its module. Asked at every call of a module, so the dictionaries are compared as they are, which for
-    objects that are the same takes no time. Weights that are others say that they cannot tell whether they are equal."""
+    """Whether this is the state of its module. Asked at every call of a module. Comparing dictionaries compares identities first, which is
+    fast; comparing two different weights raises RuntimeError."""
     try:
-        for module, training, weights, parts in state:
-            if module.training is not training or module._parameters != weights or module._modules != parts:
+        for module, training, weights, submodules in state:
+            if module.training is not training or module._parameters != weights or module._modules != submodules:
                 return False
     except RuntimeError:
         return False
@@ -33,67 +34,76 @@ def holds(state: State) -> bool:
 
 
 def is_plain(state: State) -> bool:
-    """Whether a module is in this state and none of its parts has got a hook, so that a call of it is one operation."""
+    """Whether a module is in this state and has no hooks, so that a call of it is one operation."""
     return holds(state) and not any(part._forward_hooks or part._forward_pre_hooks for part, *_ in state)
 
 
 def _put(state: State) -> None:
-    for module, training, weights, parts in state:
+    for module, training, weights, submodules in state:
         module.training = training
         module._parameters.update(weights)
-        module._modules.update(parts)
+        module._modules.update(submodules)
 
 
-class Unchanged:
-    """Tensors and modules that have been met, as they were then.
+class Guards:
+    """The versions of tensors and the states of modules that recorded calls depend on.
 
-    A tensor that has changed since is refused: other calls, of this example or of others, have been recorded with what it was. A module
-    of torch's own is put back for the run into the state that it was called in, because `functional_call` and its kin lend a
-    module other weights for one call; a call in any other state is not recorded as one of the module.
+    A guarded tensor that has been changed in place is an error when the calls run. One of torch's modules is put back for the run
+    into the state in which it was called, because `torch.func.functional_call` gives a module other weights for one call; a call in
+    any other state is not recorded as a call of the module.
     """
 
     def __init__(self) -> None:
         self.runs_later = False
-        """A recording that is kept runs with what weights and modules will be then."""
-        self.modules: dict[nn.Module, State] = {}
+        """Whether the recording is kept. It runs with the weights and the modules of that time, which are not guarded."""
+        self.module_states: dict[nn.Module, State] = {}
+        """Torch's modules, each in the state in which it was first called."""
         self._cells: dict[nn.Module, State] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int]] = {}
 
-    def note_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
+    def clear(self) -> None:
+        """Nothing more will run."""
+        self.module_states.clear()
+        self._cells.clear()
+        self._tensors.clear()
+
+    def guard_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             if id(tensor) not in self._tensors and not tensor.is_inference():
                 self._tensors[id(tensor)] = tensor, tensor._version
 
-    def takes_module(self, module: nn.Module) -> bool:
-        """Whether it is in the state that it was first called in, its weights are its own, and can be told from others."""
+    def guard_module(self, module: nn.Module) -> bool:
+        """Guard one of torch's modules. False if it cannot be: it is in another state than when it was first called, or its weights
+        are not parameters that can be told from others."""
         weights = [weight for part in module.modules() for weight in part._parameters.values() if weight is not None]
         if not all(isinstance(weight, nn.Parameter) for weight in weights):
             return False
         if weights and all(weight.numel() == 1 for weight in weights):
             return False
-        state = self.modules.setdefault(module, state_of(module))
+        state = self.module_states.setdefault(module, state_of(module))
         return holds(state)
 
-    def note_cell(self, module: nn.Module) -> None:
-        """Of a cell of the user's, or of what it is a method of."""
+    def guard_cell(self, module: nn.Module) -> None:
+        """Guard the module of a cell."""
         if self.runs_later:
             return
-        self.note_tensors((*module.parameters(), *module.buffers()))
-        if module not in self._cells and module not in self.modules:
+        self.guard_tensors((*module.parameters(), *module.buffers()))
+        if module not in self._cells and module not in self.module_states:
             self._cells[module] = state_of(module)
 
     def check_mode(self, module: nn.Module, training: bool) -> None:
-        """A cell is switched to another mode: too late, if it has been called."""
+        """`train()` or `eval()` of a cell: an error if it has been called."""
         if module in self._cells and module.training is not training:
             raise _switched(module)
 
     def check_modules(self) -> None:
-        """For a recording that is kept: it runs with the modules as they are, and must have been made with them."""
-        for module, state in self.modules.items():
+        """For a recording that is kept: torch's modules must be in the state in which they were called."""
+        for module, state in self.module_states.items():
             if not holds(state):
                 raise _switched(module)
 
     def check(self) -> None:
+        """Raise if a guarded tensor or a cell's module has changed."""
         for tensor, version in self._tensors.values():
             if tensor._version != version:
                 raise ArgumentError(
@@ -104,12 +114,12 @@ class Unchanged:
             if not holds(state):
                 raise _switched(module)
 
-    def changes_are_ours(self) -> AbstractContextManager[None]:
-        """Kernels may change what they are given: statistics, or an embedding that is kept below a norm."""
-        return self._following_changes() if self._tensors else nullcontext()
+    def changes_allowed(self) -> AbstractContextManager[None]:
+        """Within it kernels may change guarded tensors: running statistics, or an embedding with `max_norm`."""
+        return self._with_versions_updated() if self._tensors else nullcontext()
 
     @contextmanager
-    def _following_changes(self) -> Iterator[None]:
+    def _with_versions_updated(self) -> Iterator[None]:
         before = [(tensor, tensor._version) for tensor, _ in self._tensors.values()]
         try:
             yield
@@ -119,14 +129,14 @@ class Unchanged:
 
     @contextmanager
     def as_recorded(self) -> Iterator[None]:
-        """Checks, and lets kernels run within."""
+        """Check all guards, and put modules into the states in which they were called. Kernels run within it."""
         self.check()
-        others = [(module, state) for module, state in self.modules.items() if not holds(state)]
+        others = [(module, state) for module, state in self.module_states.items() if not holds(state)]
         put_back = [state_of(module) for module, _ in others]
         try:
             for _, state in others:
                 _put(state)
-            with self.changes_are_ours():
+            with self.changes_allowed():
                 yield
         finally:
             for state in put_back:

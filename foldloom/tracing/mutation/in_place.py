@@ -1,19 +1,20 @@
-"""Changes in place, and views that must notice them.
+"""Functionalization of in-place changes.
 
-Values never change. A change in place makes a new value, for which the handle stands from then on; if the handle is a view, what it is a
-view of changes with it, and so does every other view of that which is still in use.
+Values of the graph never change. An in-place change records a new value, and the handle stands for it from then on. If the handle is a
+view, its base gets a new value too, and so does every other view of that base that is still in use.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from foldloom.errors import ArgumentError
 from foldloom.tracing.functions.calls import name_of
-from foldloom.tracing.functions.special import (
+from foldloom.tracing.lazy_tensor import Given, LazyTensor, Views
+from foldloom.tracing.mutation.functional import (
     CHANGE_SHAPE,
     functional_of,
     with_element,
@@ -21,14 +22,11 @@ from foldloom.tracing.functions.special import (
     with_item,
     write_view,
 )
-from foldloom.tracing.lazy_tensor import LazyTensor, Views
 from foldloom.tracing.mutation.views import note_views
-
-if TYPE_CHECKING:
-    from foldloom.tracing.recorder import Recorder
+from foldloom.tracing.scope import ActiveRecorder
 
 
-def call_in_place(recorder: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0] if args else kwargs.get("input")
     if type(target) is not LazyTensor or _was_given(recorder, target):
         raise _not_ours(recorder, function.__name__)
@@ -46,7 +44,7 @@ def call_in_place(recorder: Recorder, function: Any, args: tuple[Any, ...], kwar
     return target
 
 
-def _not_ours(recorder: Recorder, name: str) -> ArgumentError:
+def _not_ours(recorder: ActiveRecorder, name: str) -> ArgumentError:
     return ArgumentError(
         f"a tensor that was made outside is changed in place (`{name}`), by which a value that is not computed yet would leave "
         "the batch. Change a copy (`x = x.clone()`), make the tensor inside the function given to fl.batch (`torch.zeros`), or "
@@ -54,14 +52,13 @@ def _not_ours(recorder: Recorder, name: str) -> ArgumentError:
     )
 
 
-def _was_given(recorder: Recorder, target: LazyTensor) -> bool:
-    """Whether a change in place would have to reach a tensor of the user's."""
-    if getattr(target, "_source", (None, None))[0] is recorder.given:
-        return True
-    return target._recorder is recorder.given or (not target._type.ragged and target._value in recorder.users_own)
+def _was_given(recorder: ActiveRecorder, target: LazyTensor) -> bool:
+    """Whether an in-place change would have to reach a tensor of the user's."""
+    source = getattr(target, "_source", (None, None))[0]
+    return type(source) is Given or recorder.is_given(target) or recorder.tensor_given_as(target) is not None
 
 
-def set_item(recorder: Recorder, target: LazyTensor, index: Any, value: Any) -> None:
+def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     if type(target) is not LazyTensor:
         raise _not_ours(recorder, "[...] =")
@@ -86,8 +83,8 @@ def set_item(recorder: Recorder, target: LazyTensor, index: Any, value: Any) -> 
     replace(recorder, target, changed)
 
 
-def replace(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
-    """From now on the target stands for the result, and so does every view of it for a view of the result."""
+def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
+    """From now on the target stands for the result, and every view of the target for the same view of the result."""
     if _was_given(recorder, target):
         raise _not_ours(recorder, "in place")
     group, index = getattr(target, "_source", (None, None))
@@ -101,13 +98,13 @@ def replace(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
         _write_view(recorder, group, index, result)
 
 
-def _assign(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> None:
+def _assign(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
     target._value, target._type, target._depth = result._value, result._type, result._depth
     _refresh_views(recorder, target)
 
 
-def _write_row(recorder: Recorder, values: LazyTensor, index: Any, result: LazyTensor) -> None:
-    """A row of a list, or some of its rows, has changed. Numbers tell which value each row is."""
+def _write_row(recorder: ActiveRecorder, values: LazyTensor, index: Any, result: LazyTensor) -> None:
+    """Set one row of a ragged value, or a slice of its rows: only value numbers change."""
     rows = list(values._value)
     if isinstance(index, int):
         rows[index] = result._value
@@ -121,7 +118,7 @@ def _write_row(recorder: Recorder, values: LazyTensor, index: Any, result: LazyT
         _assign(recorder, values, changed)
 
 
-def _write_view(recorder: Recorder, group: Views, index: int | None, result: LazyTensor) -> None:
+def _write_view(recorder: ActiveRecorder, group: Views, index: int | None, result: LazyTensor) -> None:
     if not group.is_of_first:
         raise ArgumentError(
             f"what `{group.function.__name__}` returned is changed in place, which would have to change its arguments too. Change a copy "
@@ -131,18 +128,19 @@ def _write_view(recorder: Recorder, group: Views, index: int | None, result: Laz
     replace(recorder, group.base, recorder.call_function(write_view, written, None))
 
 
-def _with_gradient_of(recorder: Recorder, target: LazyTensor, result: LazyTensor) -> LazyTensor:
-    """A change that autograd does not see changes the numbers, and leaves the gradient as it was."""
+def _with_gradient_of(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> LazyTensor:
+    """An in-place change within `torch.no_grad()` changes the numbers, and leaves the gradient as it was."""
     if torch.is_grad_enabled() or not recorder.has_gradients or not target._type.differentiable:
         return result
     if target.shape != result.shape:
         return result
     with torch.enable_grad():
-        return recorder.call_function(with_gradient_of, (target, result), None)  # type: ignore[no-any-return]
+        joined: LazyTensor = recorder.call_function(with_gradient_of, (target, result), None)
+    return joined
 
 
-def _refresh_views(recorder: Recorder, base: LazyTensor) -> None:
-    """Let every view of a changed value that is still in use stand for the same part of what it has become."""
+def _refresh_views(recorder: ActiveRecorder, base: LazyTensor) -> None:
+    """Record every view of a changed value that is still in use anew."""
     before, base._views = getattr(base, "_views", ()), []
     for reference in before:
         found = reference()
@@ -156,7 +154,7 @@ def _refresh_views(recorder: Recorder, base: LazyTensor) -> None:
                 _assign(recorder, view, fresh if index is None else fresh[index])
 
 
-def _refresh_row(recorder: Recorder, values: LazyTensor, row: LazyTensor) -> None:
+def _refresh_row(recorder: ActiveRecorder, values: LazyTensor, row: LazyTensor) -> None:
     index = row._source[1]
     if values._type.ragged:
         kind = values._type.row if isinstance(index, int) else values._type
@@ -168,8 +166,10 @@ def _refresh_row(recorder: Recorder, values: LazyTensor, row: LazyTensor) -> Non
     _assign(recorder, row, fresh)
 
 
-def _change_shape(recorder: Recorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``x.t_()`` and its kin change no number: what other handles see stays, and the target is another view of it from now on."""
+def _change_shape(
+    recorder: ActiveRecorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """``x.t_()`` and the like: other handles see the same memory as before, and the target becomes another view of it."""
     memory = LazyTensor(recorder, target._value, target._type, target._depth)
     for reference in getattr(target, "_views", ()):
         views = reference()

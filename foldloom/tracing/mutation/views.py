@@ -1,8 +1,7 @@
-"""Values that share memory: views, and what is needed to know whether something is one.
+"""Views: values that share memory with another.
 
-Which results of a function share memory with its argument is seen when their types are inferred. Only where that depends on how the
-argument lies in memory (`reshape`) is the layout asked for: that of a view follows from what it is a view of, and whatever is
-computed is taken to lie in order.
+Whether a function returns a view is found when the types of its results are inferred. Where it depends on the strides of the argument
+(`reshape`), they are worked out: those of a view follow from its base, and what is computed is taken to be contiguous.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from foldloom.tracing.rules.base import forms
 from foldloom.tracing.scope import recording_paused
 
 MAY_COPY = frozenset(forms("reshape flatten ravel reshape_as contiguous"))
-"""Views of what stands in order, copies of what does not."""
+"""Functions that return a view of a contiguous tensor, and a copy of some others."""
 
 VIEWS_OF_ROWS = frozenset([*forms("unsqueeze squeeze chunk split detach"), torch.Tensor.__getitem__])
 """Functions with rules for ragged values whose results share memory with them."""
 
 
 def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, base: LazyTensor) -> None:
-    """Note that what a call returned shares memory with one of its arguments, if it does."""
+    """Note that the results of a call are views of one of its arguments, if they are."""
     if function in MAY_COPY and hasattr(base, "_source") and not shares_memory(function, base, args[1:], kwargs):
         return
     views = (result,) if type(result) is LazyTensor else result
@@ -48,7 +47,7 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
 
 
 def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
-    """All of them, at half the price: programs over sequences take them apart into rows, word by word."""
+    """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
     handles: list[LazyTensor] = []
     type, depth = values._type.row, values._depth
     for index, value in enumerate(values._value):
@@ -89,19 +88,21 @@ def layout_of(handle: LazyTensor) -> Layout:
     if not isinstance(group, (LazyTensor, Views)):
         given = index if group is not None else handle._recorder.tensor_given_as(handle)
         shape = tuple(handle.shape)
-        return (shape, _in_order(shape), 0) if given is None else (shape, given.stride(), given.storage_offset())
+        return (
+            (shape, _contiguous_strides(shape), 0) if given is None else (shape, given.stride(), given.storage_offset())
+        )
     if isinstance(group, LazyTensor):
         return _after(torch.Tensor.__getitem__, layout_of(group), (index,), {}, None, handle.dtype)[0]
     return _after(group.function, layout_of(group.base), group.args[1:], group.kwargs, index, handle.dtype)[0]
 
 
-def _in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     sizes = [max(size, 1) for size in shape]
     return tuple([math.prod(sizes[place + 1 :]) for place in range(len(sizes))])
 
 
 def shares_memory(function: Any, base: LazyTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the result of a function that copies what does not stand in order is a view of its first argument."""
+    """Whether the result of a function in `MAY_COPY` is a view of its first argument."""
     by_name = {name: value for name, value in kwargs.items() if name != "input"}
     return _after(function, layout_of(base), args, by_name, None, base.dtype)[1]
 
@@ -109,7 +110,7 @@ def shares_memory(function: Any, base: LazyTensor, args: tuple[Any, ...], kwargs
 def _after(
     function: Callable[..., Any], layout: Layout, args: Any, kwargs: Any, index: int | None, dtype: torch.dtype
 ) -> tuple[Layout, bool]:
-    """How the result of a function lies in memory, and whether that is the memory of its argument."""
+    """The layout of the result of a function, and whether the result is a view of the argument."""
     leaves: list[Any] = []
     nesting = leaves_of((args, kwargs), leaves)
     leaves = [_Value(tuple(leaf.shape)) if type(leaf) is LazyTensor else leaf for leaf in leaves]
@@ -127,7 +128,7 @@ def _after(
 
 
 class _Value(NamedTuple):
-    """Another value among the arguments: a shape to follow, or a place, of which none lies otherwise than the first."""
+    """Another value among the arguments: only its shape matters for the layout (`view_as`), or nothing (an index)."""
 
     shape: tuple[int, ...]
 

@@ -38,7 +38,7 @@ DRAWS = frozenset(
         "rand_like randn_like randint_like gumbel_softmax fractional_max_pool2d fractional_max_pool3d"
     )
 )
-"""Functions that draw random numbers: what they return is never the same for everybody."""
+"""Functions that draw random numbers: two calls of them never return the same."""
 
 
 def register(table: dict[Any, Rule], functions: Iterable[Any]) -> Callable[[Rule], Rule]:

@@ -1,14 +1,12 @@
-"""What torch is told while an example is being recorded.
+"""A torch-function mode that records functions of weights and given tensors alone, such as looking up a word's vector.
 
-Calls on values find their way by themselves. Two kinds of call would not be noticed: functions of weights and given tensors alone
-(looking up a word's vector), which a torch-function mode sees; and torch's own modules, which count as one operation each.
+Functions of handles need no mode: torch calls `LazyTensor.__torch_function__`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +15,7 @@ from torch.overrides import TorchFunctionMode
 from foldloom.tracing import fast_path
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.rules import has_rule
-from foldloom.tracing.rules.modules import MODULES
-from foldloom.tracing.scope import recording_paused, scope
-
-if TYPE_CHECKING:
-    from foldloom.tracing.recorder import Recorder
+from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
 
 _NUMBERS = (int, float, bool)
 _PLAIN_NUMBERS = frozenset(_NUMBERS)
@@ -32,7 +26,7 @@ _RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.normal, torch
 class RecordingMode(TorchFunctionMode):
     """Records functions that take weights, and makes constants that may be changed in place."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: ActiveRecorder) -> None:
         super().__init__()
         self._recorder = recorder
 
@@ -58,7 +52,7 @@ class RecordingMode(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _takes_weights(recorder: Recorder, args: Any, kwargs: dict[str, Any] | None) -> bool:
+def _takes_weights(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any] | None) -> bool:
     for arg in args if not kwargs else (*args, *kwargs.values()):
         if isinstance(arg, nn.Parameter) or recorder.is_derived(arg):
             return True
@@ -77,8 +71,8 @@ def _holds_values(data: Any) -> bool:
     return LazyTensor in kinds or (not kinds <= _PLAIN_NUMBERS and any(map(_holds_values, data)))
 
 
-def _read(recorder: Recorder, func: Callable[..., Any], data: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A tensor of values: one of them as it is or copied, several in a list as numbers, which they are waited for."""
+def _read(recorder: ActiveRecorder, func: Callable[..., Any], data: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor` of values: one value as it is or copied; a list of values as numbers, which are demanded."""
     if type(data) is not LazyTensor:
         numbers = _as_numbers(data)
         with recording_paused():
@@ -92,46 +86,3 @@ def _as_numbers(data: Any) -> Any:
     if type(data) is LazyTensor:
         return data.tolist()
     return [_as_numbers(item) for item in data] if isinstance(data, (list, tuple)) else data
-
-
-_WITH_MASKS = (
-    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder,
-    nn.TransformerDecoder, nn.Transformer,
-)  # fmt: skip
-"""Modules that ask of a mask whether it is a tensor."""
-
-
-def _with_masks_computed(recorder: Recorder, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """All arguments by name, masks that are values as tensors."""
-    by_name = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    return {
-        name: recorder.value_of(recorder.own(value)) if "mask" in name and type(value) is LazyTensor else value
-        for name, value in by_name.items()
-    }
-
-
-def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    recorder = scope.recorder
-    if recorder is not None:
-        if type(module) in MODULES or recorder.names_cells:
-            result = recorder.call_module(module, args, kwargs)
-            if result is not NotImplemented:
-                return result
-        if module._backward_hooks or module._backward_pre_hooks:
-            return recorder.call_with_values(module._call_impl, args, kwargs)
-        if isinstance(module, _WITH_MASKS):
-            args, kwargs = (), _with_masks_computed(recorder, module, args, kwargs)
-    if module._compiled_call_impl is not None:
-        return module._compiled_call_impl(*args, **kwargs)
-    # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.
-    return module._call_impl(*args, **kwargs)
-
-
-def watch_modules() -> None:
-    """From the first recording on, calls of modules pass by here. Where nothing is recorded it makes no difference.
-
-    It is never undone, because changing a method of all modules makes Python forget what it knows of every one of them, which
-    takes longer than recording a small tree.
-    """
-    if nn.Module.__call__ is not _call_or_record:
-        nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]

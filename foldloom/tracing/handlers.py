@@ -1,131 +1,42 @@
-"""Functions that are more than one operation on values: lists and rows, changes in place, views.
+"""Functions that are not recorded as one operation: each has a handler, which the recorder calls instead.
 
-Stacking a list, joining lists and taking rows of a ragged value are a matter of numbers: nothing is computed.
+Stacking a list, joining lists and taking rows of a ragged value only rearrange value numbers: they compute nothing.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.tracing.functions.calls import Call, function_named, leaves_of, rebuilt
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.graph import ANY, Type
+from foldloom.tracing.functions.calls import leaves_of, rebuilt
+from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
-from foldloom.tracing.rules.base import DENSE, RAGGED, Batched, forms, register
+from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
-from foldloom.tracing.rules.indexing import set_each, take
-from foldloom.tracing.rules.ragged import rowwise
-from foldloom.tracing.scope import recording_paused, user_line
+from foldloom.tracing.rules.indexing import take
+from foldloom.tracing.scope import ActiveRecorder, recording_paused
 
-if TYPE_CHECKING:
-    from foldloom.tracing.recorder import Recorder
-
-Handler = Callable[["Recorder", Any, dict[str, Any]], Any]
-
-CHANGE_SHAPE = frozenset(forms("t transpose swapaxes swapdims squeeze unsqueeze detach"))
-"""Functions whose namesakes in place (`x.t_()`) change no number, only how the target sees its memory."""
-
-IN_PLACE_OPERATORS = {
-    torch.Tensor.__iadd__: operator.add, torch.Tensor.__isub__: operator.sub, torch.Tensor.__imul__: operator.mul,
-    torch.Tensor.__itruediv__: operator.truediv, torch.Tensor.__ifloordiv__: operator.floordiv,
-    torch.Tensor.__imod__: operator.mod, torch.Tensor.__iand__: torch.bitwise_and, torch.Tensor.__ior__: torch.bitwise_or,
-    torch.Tensor.__ixor__: operator.xor, torch.Tensor.__ilshift__: operator.lshift,
-    torch.Tensor.__irshift__: operator.rshift, torch.Tensor.__ipow__: operator.pow,
-}  # fmt: skip
-
-_OTHER_MEANING = frozenset(("fill", "random", "normal", "uniform", "exponential", "geometric", "resize", "resize_as"))
-"""Names of functions that do something else than the methods of these names that work in place."""
-
-_functional: dict[Any, Callable[..., Any]] = dict(IN_PLACE_OPERATORS)
+Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]
+"""Takes the recorder and the arguments of a call. NotImplemented: record the call as any other."""
 
 
-def functional_of(function: Any) -> Callable[..., Any]:
-    """The function that returns what this one would change its argument to."""
-    known = _functional.get(function)
-    if known is None:
-        name = function.__name__[:-1]
-        for owner in (torch.Tensor, torch, torch.nn.functional):
-            twin = getattr(owner, name, None)
-            if callable(twin) and name not in _OTHER_MEANING:
-                known = twin
-                break
-        else:
-            known = _on_a_copy(function)
-        _functional[function] = known
-    return known
+TYPE_OF_STACK: dict[Type, Type] = {}
+"""By the type of a row: the type of a stack of such rows."""
 
 
-def _on_a_copy(function: Any) -> Callable[..., Any]:
-    def changed(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return function(target.clone(), *args, **kwargs)
-
-    changed.__name__ = function.__name__.removesuffix("_")
-    changed.__qualname__ = f"changed_by_{function.__name__}"
-    return changed
+def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
+    """A stack of rows of one type."""
+    depth = max([row._depth for row in rows], default=0)
+    stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
+    return LazyTensor(recorder, [row._value for row in rows], stacked, depth)
 
 
-def with_item(target: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
-    """What `target` is after ``target[index] = value``."""
-    copy = target.clone()
-    copy[index] = value
-    return copy
-
-
-def with_element(target: torch.Tensor, index: torch.Tensor, value: Any) -> torch.Tensor:
-    """The same for a whole number, which is data: members may each change another element."""
-    is_tensor = isinstance(value, torch.Tensor)
-    element = value.to(target.dtype) if is_tensor else torch.full((), value, dtype=target.dtype, device=target.device)
-    while element.ndim >= target.ndim and element.shape[0] == 1:  # as assigning allows
-        element = element.squeeze(0)
-    return target.index_put((index,), element)
-
-
-DENSE[with_item] = DENSE[with_element] = set_each
-
-
-def write_view(
-    base: torch.Tensor, value: torch.Tensor, function: str, index: int | None, args: Any, kwargs: Any
-) -> torch.Tensor:
-    """What `base` is after a view of it has been changed to `value`."""
-    copy = base.clone()
-    view = function_named(function)(copy, *args, **kwargs)
-    if index is not None:
-        view = view[index]
-    view.copy_(value)
-    return copy
-
-
-def with_gradient_of(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """The numbers of one value with the gradient of another, which it was before autograd looked away."""
-    return _OtherNumbers.apply(target, result)  # type: ignore[no-any-return]
-
-
-class _OtherNumbers(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, target: torch.Tensor, result: torch.Tensor) -> Any:
-        ctx.set_materialize_grads(False)
-        return result.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return grads[0], None
-
-
-@register(DENSE, [with_gradient_of])
-def _other_numbers(call: Call) -> Batched:
-    return call.apply
-
-
-@register(RAGGED, [with_gradient_of])
-def _other_rows(call: Call) -> Batched | None:
-    return rowwise(call) if all(type.ragged for type in call.operands) else None
-
-
-def _stack(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else kwargs.get("tensors")
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     if dim != 0 or kwargs.keys() - {"dim", "tensors"} or not isinstance(items, (list, tuple)) or not items:
@@ -134,7 +45,7 @@ def _stack(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     if first is None or first._type.ragged:
         return NotImplemented
     row = first._type
-    rows = [
+    rows: list[Any] = [
         item
         if type(item) is LazyTensor
         else recorder.lift(item, ragged=False)
@@ -144,10 +55,10 @@ def _stack(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     ]
     if any(item is None or item._type is not row or item._recorder is not recorder for item in rows):
         return NotImplemented
-    return recorder.ragged(rows, row)  # type: ignore[arg-type]
+    return _ragged(recorder, rows, row)
 
 
-def _cat(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     """Joining ragged values is joining their rows."""
     items = args[0] if args else kwargs.get("tensors")
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -167,10 +78,10 @@ def _cat(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
         ):
             return NotImplemented
         rows += recorder.rows_of(handle)
-    return recorder.ragged(rows, row)
+    return _ragged(recorder, rows, row)
 
 
-def _getitem(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     values, index = args
     if type(values) is not LazyTensor or values._recorder is not recorder:
         return NotImplemented
@@ -196,14 +107,14 @@ def _getitem(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
-def _taken(recorder: Recorder, values: LazyTensor, index: Any, place: LazyTensor) -> LazyTensor:
-    """One element, which is a view; members may each take another."""
-    row = recorder.call_function(take, (recorder.dense(values), place), None)
+def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: LazyTensor) -> LazyTensor:
+    """One element, which is a view. Each member of a step may take another."""
+    row: LazyTensor = recorder.call_function(take, (recorder.dense(values), place), None)
     note_views(torch.Tensor.__getitem__, (values, index), {}, row, values)
-    return row  # type: ignore[no-any-return]
+    return row
 
 
-def _unbind(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _unbind(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     values = args[0]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     if type(values) is not LazyTensor or not values._type.ragged or dim not in (0, -values.ndim):
@@ -211,7 +122,7 @@ def _unbind(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     return tuple(recorder.rows_of(values))
 
 
-def _flip(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _flip(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     values, dims = args[0], args[1:] or (kwargs.get("dims"),)
     flat = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
     if type(values) is not LazyTensor or not values._type.ragged or flat not in ((0,), (-values.ndim,)):
@@ -225,23 +136,25 @@ def _same_as(function: Any) -> Handler:
 
 
 def _by_memory(function: Any) -> Handler:
-    """For functions that look at how a tensor lies in memory. One that was given lies as it lies, one that is computed has its
-    numbers in order; but a view lies where that of which it is a view would have been."""
+    """For functions whose result depends on strides. Those of a given tensor are known, and what is computed is contiguous; but the
+    strides of a view follow from its base, which is not computed yet."""
 
-    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         values = args[0] if args else kwargs.get("input")
         if type(values) is not LazyTensor:
             return NotImplemented
         if getattr(values, "_source", None) is not None:
             raise ArgumentError(
                 f"`{function.__name__}` of a view, whose place in memory is not known before it is computed. Write it for the tensor "
-                f"that this is a view of, or take a copy first (`x.clone()`)\n  in example {recorder.example}, at {user_line()}"
+                f"that this is a view of, or take a copy first (`x.clone()`)\n  {recorder.where()}"
             )
-        if values._recorder is not recorder.given:
+        if not recorder.is_given(values):
             return NotImplemented
         leaves: list[Any] = []
         nesting = leaves_of((tuple(args), kwargs), leaves)
-        tensors = [recorder.value_of(recorder.own(leaf)) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+        tensors = [
+            recorder.demand((recorder.own(leaf),), TENSOR)[0] if type(leaf) is LazyTensor else leaf for leaf in leaves
+        ]
         given_args, given_kwargs = rebuilt(nesting, iter(tensors))
         with recording_paused():
             result = with_gradient_of_its_own(function(*given_args, **given_kwargs))
@@ -259,24 +172,24 @@ _CASTS = {
 def _cast(dtype: torch.dtype) -> Handler:
     """A value that has the dtype already is returned as it is, not a copy of it."""
 
-    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         same = len(args) == 1 and not kwargs and type(args[0]) is LazyTensor and args[0].dtype is dtype
         return args[0] if same else NotImplemented
 
     return handle
 
 
-def _contiguous(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What stands in order already is returned as it is."""
+def _contiguous(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What is contiguous already is returned as it is."""
     if type(args[0]) is not LazyTensor or len(args) > 1 or kwargs:
         return NotImplemented
     return args[0] if shares_memory(torch.Tensor.contiguous, args[0], (), {}) else NotImplemented
 
 
 def _by_layout(function: Any) -> Handler:
-    """For questions about how a value lies in memory."""
+    """For questions about the strides of a value."""
 
-    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         if type(args[0]) is not LazyTensor:
             return NotImplemented
         shape, strides, offset = layout_of(args[0])
@@ -286,11 +199,11 @@ def _by_layout(function: Any) -> Handler:
     return handle
 
 
-def _itself(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _itself(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     return args[0] if type(args[0]) is LazyTensor and args[0].dtype is not torch.bool else NotImplemented
 
 
-def _dropout(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _dropout(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     """Where nothing is dropped, the value itself."""
     training = args[2] if len(args) > 2 else kwargs.get("training", True)
     in_place = args[3] if len(args) > 3 else kwargs.get("inplace", False)
@@ -298,22 +211,24 @@ def _dropout(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
     return args[0] if is_value and not training and not in_place else NotImplemented
 
 
-def _demand(name: str) -> Handler:
-    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+def _method(name: str) -> Handler:
+    """For methods that `LazyTensor` defines."""
+
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         return getattr(args[0], name)(*args[1:], **kwargs) if type(args[0]) is LazyTensor else NotImplemented
 
     return handle
 
 
 def _refused(name: str, instead: str) -> Handler:
-    def handle(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         raise ArgumentError(f"`{name}` of a value that is not computed yet. {instead}\n  {recorder.where()}")
 
     return handle
 
 
-def _requires_grad(recorder: Recorder, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Nothing can ask for the gradient of a value inside a batch, so that nothing is to be done for it."""
+def _requires_grad(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The gradient of a value cannot be asked for inside a batch, so there is nothing to do."""
     wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
     if type(args[0]) is not LazyTensor:
         return NotImplemented
@@ -334,7 +249,7 @@ HANDLERS: dict[Any, Handler] = {
     operator.or_: _same_as(torch.bitwise_or),
     torch.Tensor.__getitem__: _getitem,
     **{
-        getattr(torch.Tensor, name): _demand(name)
+        getattr(torch.Tensor, name): _method(name)
         for name in (
             "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__len__", "__iter__",
             "__contains__", "size", "dim", "numel", "nelement", "is_floating_point", "is_complex", "__repr__", "backward",

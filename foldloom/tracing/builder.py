@@ -1,0 +1,274 @@
+"""The graph under construction, as columns: what a recorder appends to for every node.
+
+`_fast_path.c` works on the fields of a `GraphBuilder` directly, and on no other part of a recorder.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from foldloom.errors import ArgumentError
+from foldloom.execution.observer import observing
+from foldloom.graph import Graph, Ints, Op, Type, input_op
+from foldloom.graph.recording import Column, Recording
+from foldloom.tracing.fast_path import numbers
+from foldloom.tracing.scope import user_line
+from foldloom.tracing.weights import named_by_path
+
+_NONE = np.empty(0, np.int64)
+
+
+class InputColumn:
+    """The values that were given for one input op."""
+
+    __slots__ = ("op_number", "type", "values", "versions")
+
+    def __init__(self, op_number: int, type: Type) -> None:
+        self.op_number = op_number
+        self.type = type
+        self.values: list[Any] = []
+        self.versions: list[int] = []
+
+    def close(self) -> Column:
+        if not isinstance(self.values[0], torch.Tensor):
+            return np.array(self.values, self.type.dtype)
+        for tensor, version in zip(self.values, self.versions, strict=True):
+            if not tensor.is_inference() and tensor._version != version:
+                raise ArgumentError(
+                    f"a tensor ({self.type}) was changed in place after it had been given to a cell or function, which has not "
+                    "run yet. Give it a copy (`x.clone()`), or make a new tensor instead of changing it"
+                )
+        return tuple(self.values)
+
+
+class Examples(NamedTuple):
+    """The example of each node. If examples did not take turns in order, they are not kept apart."""
+
+    of_node: Ints
+    total: int
+    in_turn: bool
+
+    @staticmethod
+    def of(segments: Sequence[tuple[int, int]], nodes: int, total: int) -> Examples:
+        """``segments`` have an example and its first node each, in recording order. The last examples may have no node."""
+        starts = [start for _, start in segments]
+        sizes = [end - start for start, end in pairwise([*starts, nodes])]
+        filled = [example for (example, _), size in zip(segments, sizes, strict=True) if size]
+        of_node = np.repeat(np.array([example for example, _ in segments], np.int64), sizes)
+        total = max(total, 1, *[example + 1 for example in filled])
+        return Examples(of_node, total, filled == sorted(set(filled)))
+
+    def counts(self) -> Ints:
+        """The number of nodes of each example."""
+        if self.in_turn:
+            return np.bincount(self.of_node, minlength=self.total)
+        return np.array([len(self.of_node)] + [0] * (self.total - 1), np.int64)
+
+
+class NewNodes(NamedTuple):
+    """The nodes that were recorded since the last flush."""
+
+    op_of_node: list[int]
+    operands: Ints
+    lengths: Ints
+    depth_of_node: Ints
+    inputs: tuple[Column, ...]
+    examples: Examples
+
+
+class GraphBuilder:
+    """Nodes, operands, inputs and outputs, in recording order; and the table of calls whose signature is known.
+
+    A flush takes the nodes away with `take`. Values are numbered over all flushes.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_columns",
+        "_segments",
+        "autocast",
+        "calls",
+        "cells",
+        "column_of_number",
+        "depth_of_node",
+        "example",
+        "grad",
+        "lengths",
+        "module_states",
+        "number_of_value",
+        "op_of_node",
+        "operands",
+        "ops",
+        "outputs",
+        "results",
+        "value_count",
+    )
+
+    def __init__(self, cells: dict[int, Any], module_states: dict[torch.nn.Module, Any]) -> None:
+        self.example = 0
+        """The example that is being recorded."""
+        self._segments: list[tuple[int, int]] = [(0, 0)]
+        """Examples in the order in which they were recorded, each with its first node."""
+        self.ops: list[Op] = []
+        self.op_of_node: list[int] = self._new_nodes()
+        self.operands: list[int] = []
+        self.lengths: list[int] = []
+        self.depth_of_node: list[int] = []
+        self.value_count = 0
+        self.outputs: list[int] = []
+        """Values that examples return."""
+        self.results: list[Any] = []
+        """What each example returns, without those values."""
+        self._columns: dict[tuple[Type, bool, bool], InputColumn] = {}
+        self.column_of_number: dict[type, InputColumn] = {}
+        """The input column of each kind of Python number."""
+        self.number_of_value: dict[int, Any] = {}
+        """Python numbers that were made tensors (`torch.tensor(3)`), by their values."""
+        self.calls: dict[Any, Any] = {}
+        """Calls whose signature is known, in the current mode."""
+        self.grad = False
+        """The grad mode that `calls` is for."""
+        self.autocast = False
+        """Whether `calls` is for a mode with autocast, which C leaves to Python."""
+        self.cells = cells
+        """Cells of modules that the user named as cells, by the identity of the module."""
+        self.module_states = module_states
+        """The state in which each of torch's modules was called: see `mutation.guards`."""
+
+    def _new_nodes(self) -> list[int]:
+        return [] if observing.observer is None else observing.observer.nodes_of(self)
+
+    def where(self) -> str:
+        """For messages: the example that is being recorded, and the user's line."""
+        return f"in example {self.example}, at {user_line()}"
+
+    def set_calls(self, calls: dict[Any, Any], grad: bool, autocast: bool) -> None:
+        """Use the table of calls of another mode."""
+        self.calls, self.grad, self.autocast = calls, grad, autocast
+
+    # ---- Adding nodes.
+
+    def add_op(self, op: Op) -> int:
+        self.ops.append(op)
+        return len(self.ops) - 1
+
+    def add_node(self, op_number: int, operands: list[int], depth: int, values: int) -> int:
+        """One more node with so many values; the number of the first of them."""
+        self.op_of_node.append(op_number)
+        self.operands += operands
+        self.depth_of_node.append(depth)
+        first = self.value_count
+        self.value_count = first + values
+        return first
+
+    def add_ragged_node(self, op_number: int, operands: list[int], depth: int, values: int, lengths: list[int]) -> int:
+        """The same for ragged operands or values, with the length of each."""
+        self.lengths += lengths
+        return self.add_node(op_number, operands, depth, values)
+
+    def input_column(self, type: Type, *, is_tensor: bool, tracked: bool) -> InputColumn:
+        key = (type, is_tensor, tracked)
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = InputColumn(self.add_op(input_op(type, is_tensor, tracked)), type)
+        return column
+
+    def number_column(self, kind: type, type: Type) -> InputColumn:
+        """The input column of Python numbers of one kind."""
+        column = self.column_of_number.get(kind)
+        if column is None:
+            column = self.column_of_number[kind] = self.input_column(type, is_tensor=False, tracked=False)
+        return column
+
+    def add_input(self, column: InputColumn, value: Any) -> int:
+        column.values.append(value)
+        self.op_of_node.append(column.op_number)
+        self.depth_of_node.append(0)
+        number = self.value_count
+        self.value_count = number + 1
+        return number
+
+    def add_ragged_input(self, column: InputColumn, value: Any) -> range:
+        rows = len(value)
+        number = self.add_input(column, value)
+        self.lengths.append(rows)
+        self.value_count = number + rows
+        return range(number, number + rows)
+
+    # ---- Examples.
+
+    def begin(self, example: int) -> None:
+        """The nodes that are recorded next belong to this example."""
+        self.example = example
+        self._segments.append((example, len(self.op_of_node)))
+
+    def add_result(self, outputs: Sequence[int], result: Any) -> None:
+        """The result of the next example: the values in it, and the nesting that they are in."""
+        self.outputs += outputs
+        self.results.append(result)
+
+    def _examples(self) -> Examples:
+        return Examples.of(self._segments, len(self.op_of_node), len(self.results))
+
+    # ---- Taking nodes away.
+
+    def take(self) -> NewNodes:
+        """All nodes since the last `take`. Values and ops go on counting, everything else begins anew."""
+        taken = NewNodes(
+            op_of_node=self.op_of_node,
+            operands=numbers(self.operands),
+            lengths=numbers(self.lengths),
+            depth_of_node=numbers(self.depth_of_node),
+            inputs=self._close_inputs(),
+            examples=self._examples(),
+        )
+        self._segments = [(self.example, 0)]
+        self.op_of_node = self._new_nodes()
+        self.operands, self.lengths, self.depth_of_node = [], [], []
+        self._columns, self.column_of_number = {}, {}
+        return taken
+
+    def close(self, cells: Mapping[str, str] | None = None, weights: Mapping[str, str] | None = None) -> Recording:
+        """All nodes as a recording, with cells and weights renamed."""
+        cells, weights = cells or {}, weights or {}
+        names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in self.ops])
+        graph = Graph(
+            ops=_table(tuple(self.ops), names),
+            op_of_node=numbers(self.op_of_node),
+            operands=numbers(self.operands),
+            depth_of_node=numbers(self.depth_of_node),
+            nodes_of_example=self._examples().counts(),
+            outputs=numbers(self.outputs),
+            value_count=self.value_count,
+            lengths=numbers(self.lengths) if self.lengths else _NONE,
+        )
+        recording = Recording(graph, self._close_inputs(), tuple(self.results))
+        if observing.observer is not None:
+            observing.observer.recorded(recording, self.op_of_node)
+        return recording
+
+    def _close_inputs(self) -> tuple[Column, ...]:
+        columns = sorted(self._columns.values(), key=lambda column: column.op_number)
+        return tuple([column.close() for column in columns])
+
+
+def _renamed(shared: tuple[Hashable, ...], weights: Mapping[str, str]) -> tuple[Hashable, ...]:
+    return tuple([named_by_path(weights, name) for name in shared]) if weights else shared
+
+
+@functools.lru_cache(maxsize=1024)
+def _table(ops: tuple[Op, ...], names: tuple[tuple[str, tuple[Any, ...]], ...]) -> tuple[Op, ...]:
+    """Ops under new names. Equal tables are one object, which makes merging recordings a matter of offsets."""
+    return tuple(
+        [
+            op if (op.key, op.shared) == (key, shared) else replace(op, key=key, shared=shared)
+            for op, (key, shared) in zip(ops, names, strict=True)
+        ]
+    )

@@ -1,0 +1,219 @@
+"""The first call of each signature, and calls that are not recorded as one operation: everything beside the walk in `recorder.py`.
+
+`first_call` takes arguments of any kind. In-place functions are functionalized, functions of weights alone are computed at once, and so
+are functions whose result depends on values; all others are recorded, under a signature that is known from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from foldloom.errors import ArgumentError
+from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.cells.core import cell_of_module
+from foldloom.tracing.cells.nesting import flatten
+from foldloom.tracing.functions.calls import leaves_of, rebuilt
+from foldloom.tracing.inputs import Inputs
+from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor
+from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
+from foldloom.tracing.mutation.in_place import call_in_place, replace
+from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
+from foldloom.tracing.rules.base import forms
+from foldloom.tracing.rules.modules import is_hooked
+from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.signatures import KnownCall, Signatures
+from foldloom.tracing.weights import DerivedWeights
+
+
+class ComposedRecorder(ActiveRecorder, Protocol):
+    """A recorder with the parts that a first call needs."""
+
+    @property
+    def graph(self) -> GraphBuilder: ...
+    @property
+    def inputs(self) -> Inputs: ...
+    @property
+    def signatures(self) -> Signatures: ...
+    @property
+    def derived(self) -> DerivedWeights: ...
+    def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any: ...
+
+
+# ---- Functions.
+
+
+def first_call(
+    recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, KnownCall | None]:
+    """The result of any call; and what is known of calls of its signature, if it was recorded as one operation."""
+    name = getattr(function, "__name__", "")
+    if kwargs.get("out") is not None:
+        raise ArgumentError(
+            f"{name}(..., out=...) writes into a tensor that is not computed yet. Use what it returns instead\n  {recorder.where()}"
+        )
+    if function in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+        return call_in_place(recorder, function, args, kwargs), None
+    if kwargs.get("inplace"):
+        changed = recorder.call_function(function, args, {**kwargs, "inplace": False})
+        target = args[0] if args else kwargs["input"]
+        replace(recorder, target, changed)
+        return target, None
+    recorder.signatures.change_mode()
+    leaves: list[Any] = []
+    nesting = leaves_of((args, kwargs), leaves)
+    if function in CHANGES_OTHERS and _keeps_statistics(args, kwargs):
+        # A given tensor may be one of those that are changed.
+        leaves = [leaf._value if type(leaf) is LazyTensor and recorder.is_given(leaf) else leaf for leaf in leaves]
+        return _with_values(recorder, function, nesting, leaves), None
+    leaves = _with_tensors_lifted(recorder, function, leaves)
+    if not any(type(leaf) is LazyTensor for leaf in leaves):
+        return recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op), None
+    return _record(recorder, function, args, kwargs, nesting, leaves)
+
+
+def _record(
+    recorder: ComposedRecorder,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    nesting: Any,
+    leaves: list[Any],
+) -> tuple[Any, KnownCall | None]:
+    """Record a call as one operation, if it can be: leaves are handles, weights and settings."""
+    handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+    if any(handle._type.ragged for handle in handles):
+        for_ragged = recorder.signatures.of_ragged(function, nesting, leaves, handles)
+        if for_ragged is not None:
+            result = recorder.add_node_of(for_ragged, handles)
+            return with_views_noted(for_ragged, function, args, kwargs, handles, result), for_ragged
+        leaves = [recorder.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    operands = [leaf for leaf in leaves if type(leaf) is LazyTensor]
+    known = recorder.signatures.of_function(function, nesting, leaves, operands)
+    if known is None:
+        return _with_values(recorder, function, nesting, leaves), None
+    if not isinstance(known, KnownCall):
+        return rebuilt(known.nesting, iter(())), None
+    result = None if known.is_operand else recorder.add_node_of(known, operands)
+    return with_views_noted(known, function, args, kwargs, handles, result), known
+
+
+def with_views_noted(
+    known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: Any, handles: Sequence[LazyTensor], result: Any
+) -> Any:
+    """The result of a call, noted as views of an operand if it is; or that operand, if the call returns it."""
+    if known.shares_with is None:
+        return result
+    base = handles[known.shares_with]
+    if known.is_operand:
+        return base
+    note_views(function, args, kwargs, result, base)
+    return result
+
+
+def _with_tensors_lifted(recorder: ComposedRecorder, function: Any, leaves: list[Any]) -> list[Any]:
+    """Weights stay as they are; other tensors and arrays become values of the current example."""
+    lengths = {len(leaf._value) for leaf in leaves if type(leaf) is LazyTensor and leaf._type.ragged}
+    result: list[Any] = []
+    for leaf in leaves:
+        if type(leaf) is LazyTensor:
+            rows = recorder.is_given(leaf) and _has_rows(leaf._value, function, lengths)
+            result.append(recorder.own(leaf, ragged=rows))
+        elif is_strided(leaf):
+            is_shared = recorder.inputs.is_shared(leaf)
+            result.append(leaf if is_shared else recorder.lift(leaf, ragged=_has_rows(leaf, function, lengths)))
+        elif isinstance(leaf, np.ndarray):
+            # A copy, because the array may change before it is read.
+            result.append(recorder.lift(torch.from_numpy(leaf.copy()), ragged=False))
+        else:
+            result.append(leaf)
+    return result
+
+
+def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
+    """Whether a given tensor is best taken as ragged: beside ragged values of its length, or for a lookup."""
+    if not tensor.ndim:
+        return False
+    return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1)
+
+
+LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
+"""Functions that look up each element of a vector."""
+
+CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))
+"""Functions that change other arguments than the first: running statistics, to which examples contribute one after the other."""
+
+
+def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether there is a running mean, and this call may change it."""
+    mean = args[1] if len(args) > 1 else kwargs.get("running_mean")
+    by_position = args[5] if len(args) > 5 else False
+    return mean is not None and bool(kwargs.get("training", kwargs.get("use_input_stats", by_position)))
+
+
+# ---- Functions that need values.
+
+
+def call_with_values(recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function at once, on the values of its arguments. The tensors that it returns are given to the recording."""
+    leaves: list[Any] = []
+    nesting = leaves_of((args, kwargs), leaves)
+    return _with_values(recorder, function, nesting, leaves)
+
+
+def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves: list[Any]) -> Any:
+    handles = [recorder.own(leaf) for leaf in leaves if type(leaf) is LazyTensor]
+    values = iter(recorder.demand(handles, TENSOR))
+    arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    args, kwargs = rebuilt(nesting, iter(arguments))
+    with recording_paused():
+        result = function(*args, **kwargs)
+    found: list[Any] = []
+    shape = leaves_of(result, found)
+    memory = {id_of_memory(leaf) for leaf in arguments if is_strided(leaf)}
+    return rebuilt(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))
+
+
+def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:
+    handle: LazyTensor = recorder.lift(tensor, ragged=False)
+    if id_of_memory(tensor) in memory:
+        # It shares memory with a tensor of the user's or with the values of other examples: an in-place change is refused.
+        handle._source = (Given(recorder), tensor)
+    return handle
+
+
+# ---- Modules.
+
+
+def first_module_call(
+    recorder: ComposedRecorder, module: torch.nn.Module, args: tuple[Any, ...], key: tuple[Any, ...] | None = None
+) -> Any:
+    """A call of one of torch's modules. From then on it is known under the key, if its operands are taken as they are."""
+    leaves: list[Any] = []
+    nesting = flatten(args, leaves)
+    if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
+        return first_module_call(recorder, module, args[:1])
+    if is_hooked(module) or not all(isinstance(leaf, (torch.Tensor, LazyTensor)) for leaf in leaves):
+        return NotImplemented
+    cell = cell_of_module(module)
+    handles = [
+        recorder.own(leaf, ragged=None, cell=cell) if type(leaf) is LazyTensor else recorder.lift(leaf)
+        for leaf in leaves
+    ]
+    if not cell.takes([handle._type for handle in handles]):
+        handles = [recorder.dense(handle) for handle in handles]
+        if not cell.takes([handle._type for handle in handles]):
+            return NotImplemented
+    if not recorder.guards.guard_module(module):
+        return NotImplemented
+    types = tuple([handle._type for handle in handles])
+    calls, key_of_cell = recorder.graph.calls, (cell, *types, nesting, ())
+    known = calls.get(key_of_cell)
+    if known is None:
+        known = recorder.signatures.of_cell(key_of_cell, cell, types, nesting, ())
+    if key is not None and key[1:] == types:
+        calls[key] = known
+    return recorder.add_node_of(known, handles)

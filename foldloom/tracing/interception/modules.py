@@ -1,0 +1,58 @@
+"""Calls of modules: torch's own, and those that the user named as cells, are one operation each."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
+from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.scope import ActiveRecorder, scope
+
+_WITH_MASKS = (
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder,
+    nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
+"""Modules that check whether a mask is a tensor."""
+
+
+def _with_masks_computed(
+    recorder: ActiveRecorder, module: nn.Module, args: Any, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """All arguments by name, masks that are values as tensors."""
+    by_name = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    return {
+        name: recorder.demand((recorder.own(value),), TENSOR)[0]
+        if "mask" in name and type(value) is LazyTensor
+        else value
+        for name, value in by_name.items()
+    }
+
+
+def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    recorder = scope.recorder
+    if recorder is not None:
+        if type(module) in MODULES or recorder.names_cells:
+            result = recorder.call_module(module, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if module._backward_hooks or module._backward_pre_hooks:
+            return recorder.call_with_values(module._call_impl, args, kwargs)
+        if isinstance(module, _WITH_MASKS):
+            args, kwargs = (), _with_masks_computed(recorder, module, args, kwargs)
+    if module._compiled_call_impl is not None:
+        return module._compiled_call_impl(*args, **kwargs)
+    # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.
+    return module._call_impl(*args, **kwargs)
+
+
+def watch_modules() -> None:
+    """Replace `nn.Module.__call__`, from the first recording on. Where nothing is recorded it makes no difference.
+
+    It is never undone, because changing a method of `nn.Module` clears Python's method caches of all its subclasses, which takes longer
+    than recording a small tree.
+    """
+    if nn.Module.__call__ is not _call_or_record:
+        nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
