@@ -7,29 +7,44 @@ several places at once. `fb.compile` makes a model of it.
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import torch
 
 from foldloom.blocks import copying
-from foldloom.blocks.combinators.wires import Wire, connect_in_scope
-from foldloom.blocks.compiler.cells import cell_key
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run
-from foldloom.blocks.compiler.model import Model
-from foldloom.blocks.compiler.planner import Portable
+from foldloom.blocks.describing import NO_OPS, Described, Describing, Ops, Through
 from foldloom.blocks.inference import Clash, Unknown, attempt, head, known, unify, wait_for_head
+from foldloom.blocks.lowering.cells import cell_key
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.interpreting import interpreted
+from foldloom.blocks.lowering.lowering import Lowerable, Lowering, Run
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, TensorType, convert_to_type
+from foldloom.blocks.wires import Wire, connect_in_scope
 from foldloom.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
+from foldloom.runtime.portable import NotPortableError
 from foldloom.tracing.cells.core import Cell, cell
 from foldloom.tracing.scope import user_line
 
 
-class Block(copying.Copyable, Portable):
-    """From one input to one output. Made of other blocks, its ``parts``, or at the end of them."""
+class Evaluator(Protocol):
+    """A model of one block, as `Block.eval` uses it."""
+
+    def one_example(self, example: Any) -> Any: ...
+
+    def max_depth(self, example: Any) -> int: ...
+
+
+class Block(copying.Copyable, copying.Portable, Lowerable):
+    """A function from one input to one output, possibly made of other blocks, its ``parts``.
+
+    A kind of block is a subclass. It sets ``takes`` and ``gives`` or infers them in ``_infer``, and defines `describe`, with an
+    interpreter of its kind in `foldloom.runtime.program`. With these it runs and can be exported.
+    """
+
+    evaluator: ClassVar[Callable[[Block], Evaluator]]
+    """Makes a model of a block. Set by `compiler.model`, which imports this module."""
 
     __array_ufunc__ = None  # so that `array >> block` asks the block
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -52,20 +67,36 @@ class Block(copying.Copyable, Portable):
 
     # --- what a kind of block defines ----------------------------------------------------------------------------
 
-    @abstractmethod
+    def describe(self, to: Describing) -> Described:
+        """The block as a JSON object: its ``kind``, its settings, and its parts by number."""
+        raise NotPortableError("its class does not define `describe`")
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        """The ops whose results may be in the output, if those of ``inputs`` may be in the input (see `describing`).
+
+        The default is safe for every block: parts may get the input and each other's outputs, and all of it may come out. A tighter
+        bound saves loops in exported files. Not asked of blocks that have a function.
+        """
+        parts = [part for _, part in self.parts]
+        fed_back = NO_OPS.union(*[through(part, inputs) for part in parts])
+        return inputs.union(fed_back, *[through(part, inputs | fed_back) for part in parts])
+
     def lowered(self, lower: Lowering) -> Run:
-        """The block as a Python function of a value of its input type, called for every example while it is recorded."""
+        """The block as a Python function of a value of its input type, which runs for every example while it is recorded.
+
+        By default the interpreter of the block's kind makes it from the description."""
+        return interpreted(self, lower)
 
     def _infer(self) -> None:
-        """Find out more about the types, from what is known of them by now."""
+        """Infer what can be inferred about the types now. Called again when more is known."""
 
     @property
     def function(self) -> Callable[..., Any] | None:
-        """What the block computes on tensors with the batch first; None if it only passes values on."""
+        """What the block computes on batched tensors; None if it only passes values on."""
         return None
 
     def cell_key(self) -> Hashable:
-        """Blocks of equal keys share a cell. Asked only of blocks that have a function."""
+        """Blocks with equal keys share a cell. Only called for blocks that have a function."""
         return cell_key(cast(Callable[..., Any], self.function), None)
 
     def make_cell(self) -> Cell:
@@ -253,11 +284,11 @@ class Block(copying.Copyable, Portable):
 
     def eval(self, example: Any) -> Any:
         """The output for one example; with metrics, the output and the metrics."""
-        return Model(self, objects_at_root=True).one_example(example)
+        return type(self).evaluator(self).one_example(example)
 
     def max_depth(self, example: Any) -> int:
         """How many computations on this example wait for each other."""
-        return Model(self, objects_at_root=True).max_depth(example)
+        return type(self).evaluator(self).max_depth(example)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "takes": known(self.takes), "gives": known(self.gives), "_wholes": []}
@@ -305,17 +336,20 @@ def _hint(clash: Clash) -> str:
     return ""
 
 
-class Identity(Written, Block):
+class Identity(Generated, Block):
     """What comes in goes out."""
 
     def __init__(self) -> None:
         self.gives = self.takes
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "identity"}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         return value
 
 
-class Pipe(Written, Block):
+class Pipe(Generated, Block):
     """``Pipe(a, b, c)`` is ``a >> b >> c``: each block's output is the next one's input. ``Pipe()`` passes its input on.
 
     >>> from foldloom import blocks as fb
@@ -345,9 +379,17 @@ class Pipe(Written, Block):
     def certain_parts(self) -> Iterable[Block]:
         return self._stages
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "pipe", "stages": [to.block(stage) for stage in self._stages]}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
         for stage in self._stages:
-            value = page.block(stage, value)
+            inputs = through(stage, inputs)
+        return inputs
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        for stage in self._stages:
+            value = code.block(stage, value)
         return value
 
     def __repr__(self) -> str:
@@ -357,3 +399,19 @@ class Pipe(Written, Block):
 def _stages(block: Block) -> list[Block]:
     """Pipes are joined, so that they cost nothing while recording."""
     return block._stages if type(block) is Pipe else [block]
+
+
+def all_blocks(root: Block) -> Iterator[Block]:
+    """Every block that the root contains, parts before wholes, in a deterministic order."""
+    seen: set[Block] = set()
+    pending: list[tuple[Block, Iterator[Block]]] = [(root, iter([part for _, part in root.parts]))]
+    seen.add(root)
+    while pending:
+        block, parts = pending[-1]
+        part = next(parts, None)
+        if part is None:
+            pending.pop()
+            yield block
+        elif part not in seen:
+            seen.add(part)
+            pending.append((part, iter([inner for _, inner in part.parts])))

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.cells import NamedCell
-from foldloom.blocks.compiler.lowering import all_blocks
 from foldloom.blocks.compiler.model import Model
+from foldloom.blocks.lowering.cells import NamedCell
 from foldloom.blocks.printing import shortened
 from foldloom.errors import CellError, ExportError
 from foldloom.exporting.flows import readers_in
@@ -31,7 +30,7 @@ class Learned:
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        self._given = f"cells.{owner._given}" if isinstance(owner, Model) else ""
+        self._given = owner.given_name if isinstance(owner, Model) else ""
         self.ops: dict[Op, int] = {}
         self.readers: dict[int, set[int]] = {}
         self._types: dict[Type, int] = {}
@@ -130,25 +129,24 @@ def json_nesting(nesting: Any) -> Any:
 
 def add_blocks(learned: Learned, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
     """What the blocks of a model call, and in which order, as far as their types tell. The rest is for examples to tell."""
-    number_of_block = {block: number for number, block in enumerate(all_blocks(model.root))}
-    op_of_block: dict[int, int] = {}
+    op_of_block: dict[Block, int] = {}
     missing = [why] if program is None else []
-    for block, name in model._name_of_block.items():
-        asking = _Asking(f"cells.{name}", model._cell(name).label, model._cell(name))
-        op = asking.op_of(block, model._dtypes)
+    for block, name in model.cell_names.items():
+        cell = find_cell(name, model)
+        op = _Asking(name, cell.label, cell).op_of(block, model.dtypes)
         if op is None:
             missing.append(
                 f"{shortened(block)} takes an extent or a number of tensors that differs from example to example"
             )
         else:
             learned.add_op(op)
-            op_of_block[number_of_block[block]] = learned.ops[op]
+            op_of_block[block] = learned.ops[op]
     if missing and not has_examples:
         raise ExportError(
             f"what this model calls is not known without examples, `fl.export(model, path, examples)`: {missing[0]}"
         )
     if program is not None and not missing:
-        for maker, reader in readers_in(program["blocks"], op_of_block):
+        for maker, reader in readers_in(model.root, op_of_block):
             learned.add_reader(maker, reader)
 
 

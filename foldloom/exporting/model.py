@@ -13,12 +13,12 @@ from foldloom.blocks.compiler.model import Model
 from foldloom.errors import ExportError, ValueNotReadyError
 from foldloom.exporting.describing import described_program
 from foldloom.exporting.learning import Learned, add_blocks
-from foldloom.exporting.packing import NotPortableError
 from foldloom.exporting.static import StaticGraph
 from foldloom.exporting.tracing import named_weights, traced
 from foldloom.graph.recording import Recording
 from foldloom.runtime.description import Array, Description
 from foldloom.runtime.feeds import feeds_of
+from foldloom.runtime.portable import NotPortableError
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
 from foldloom.runtime.results import asked_for, filled

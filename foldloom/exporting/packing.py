@@ -13,14 +13,10 @@ from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleT
 from typing import Any
 
 from foldloom.runtime.expressions import FUNCTIONS, METHODS, free_names, problem_with
-from foldloom.runtime.portable import CONTAINERS, find
+from foldloom.runtime.portable import CONTAINERS, NotPortableError, find
 
 _PLAIN = (type(None), bool, int, float, str)
 _MAKERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
-
-
-class NotPortableError(ValueError):
-    """What cannot be written down and found again elsewhere."""
 
 
 def packed(value: Any) -> Any:

@@ -11,6 +11,11 @@ from typing import Any
 from foldloom.errors import ExportedFileError
 from foldloom.runtime.expressions import FUNCTIONS, METHODS, function_of
 
+
+class NotPortableError(ValueError):
+    """A value or block that cannot be expressed as JSON."""
+
+
 CONTAINERS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 

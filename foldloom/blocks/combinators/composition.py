@@ -8,18 +8,19 @@ from typing import Any
 
 from foldloom.blocks.block import Block, Identity, converts
 from foldloom.blocks.combinators.items import GetItem, item_getter
-from foldloom.blocks.combinators.wires import Scope, Wire
-from foldloom.blocks.compiler.codegen import Page, Written
 from foldloom.blocks.copying import Fresh
+from foldloom.blocks.describing import NO_OPS, Described, Describing, Ops, Through, through_each
 from foldloom.blocks.inference import Unknown, attempt, head, known, wait_for_head
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TupleType, VoidType
+from foldloom.blocks.wires import Scope, Wire
 from foldloom.errors import WiringError
 from foldloom.tracing.scope import user_line
 
 
 @converts(lambda value: isinstance(value, (dict, list, tuple)))
-class Record(Written, Block):
+class Record(Generated, Block):
     """Each item of the input through a block of its own; the outputs as a tuple.
 
     A dict names the fields of a Python object, in the order of the sorted names; a sequence of pairs or an `OrderedDict` keeps its
@@ -76,14 +77,21 @@ class Record(Written, Block):
     def certain_parts(self) -> Iterable[Block]:
         return self._blocks
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        fields = zip(self._keys, self._blocks, strict=True)
+        return {"kind": "record", "fields": [[to.value(key), to.block(part)] for key, part in fields]}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through_each(self._blocks, inputs, through)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         takes = head(self.takes)
         if isinstance(takes, TupleType) and all(isinstance(key, int) for key in self._keys):
-            given = page.items(value, len(takes.items))
+            given = code.items(value, len(takes.items))
             found = [given[key] for key in self._keys]
         else:
-            found = [page.looked_up(value, key, item_getter(self, key)) for key in self._keys]
-        return page.tuple([page.block(block, item) for item, block in zip(found, self._blocks, strict=True)])
+            found = [code.lookup(value, key, item_getter(self, key)) for key in self._keys]
+        return code.tuple([code.block(block, item) for item, block in zip(found, self._blocks, strict=True)])
 
 
 def _items(named_blocks: Mapping[Any, Any] | Iterable[Any]) -> tuple[list[Any], list[Any]]:
@@ -110,7 +118,7 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, (str, int, slice, bytes))
 
 
-class AllOf(Written, Block):
+class AllOf(Generated, Block):
     """The same input through every block; the outputs as a tuple. Blocks that take nothing get nothing."""
 
     def __init__(self, *blocks: Any) -> None:
@@ -133,8 +141,14 @@ class AllOf(Written, Block):
     def certain_parts(self) -> Iterable[Block]:
         return self._blocks
 
-    def write(self, page: Page, value: str) -> str:
-        return page.tuple([page.block(block, value) for block in self._blocks]) if self._blocks else "None"
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "all_of", "blocks": [to.block(part) for part in self._blocks]}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through_each(self._blocks, inputs, through)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        return code.tuple([code.block(block, value) for block in self._blocks]) if self._blocks else "None"
 
 
 class _Input(Identity):
@@ -151,7 +165,7 @@ class _Output(Identity):
         return "composition.output"
 
 
-class Composition(Written, Block):
+class Composition(Generated, Block):
     """Blocks that read each other in any order that has no circle.
 
     >>> import torch
@@ -174,7 +188,7 @@ class Composition(Written, Block):
         for child in children:
             self._include(child)
 
-    def scope(self) -> Scope:
+    def scope(self) -> Scope[Composition]:
         """Within ``with composition.scope():``, ``block.reads(...)`` connects blocks of this composition."""
         return Scope(self)
 
@@ -285,12 +299,31 @@ class Composition(Written, Block):
     def certain_parts(self) -> Iterable[Block]:
         return [part for _, part in self._parts]
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        place: dict[Block, int] = {self.input: 0}
+        steps = []
+        output: list[int] = []
+        for block in self._in_order():
+            sources = [place[giver] for giver in self._sources[block]]
+            if block is self.output:
+                output = sources
+                continue
+            steps.append([to.block(block), sources])
+            place[block] = len(steps)
+        return {"kind": "composition", "steps": steps, "output": output}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        out: dict[Block, Ops] = {self.input: inputs}
+        for block in self._in_order():
+            out[block] = through(block, NO_OPS.union(*[out[giver] for giver in self._sources[block]]))
+        return out.get(self.output, NO_OPS)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         value_of: dict[Block, str] = {self.input: value}
         for block in self._in_order():
             read = [value_of[giver] for giver in self._sources[block]]
-            reads = page.tuple(read) if len(read) > 1 else read[0] if read else "None"
-            value_of[block] = page.block(block, reads)
+            reads = code.tuple(read) if len(read) > 1 else read[0] if read else "None"
+            value_of[block] = code.block(block, reads)
         return value_of.get(self.output, "None")
 
     def _in_order(self) -> list[Block]:

@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 
 from foldloom.blocks.block import Block, converts
 from foldloom.blocks.combinators.items import element_of, refuse_endless
-from foldloom.blocks.compiler.cells import FlatCell, cell_key
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import Unknown, head, known, wait, wait_for_head
+from foldloom.blocks.lowering.cells import FlatCell, cell_key
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
 from foldloom.blocks.printing import printed, shortened
 from foldloom.blocks.types import (
     BlockType,
@@ -43,7 +43,7 @@ def is_computable(type: BlockType) -> bool:
 
 
 @converts(lambda value: isinstance(value, torch.nn.Module) or (callable(value) and not isinstance(value, type)))
-class Function(Written, Block):
+class Function(Generated, Block):
     """A function or module over tensors with the batch first: the unit of batching.
 
     The parts of a tuple are its arguments; tuples within are tuples. Its output type is found by trying it on zeros as soon as
@@ -120,6 +120,10 @@ class Function(Written, Block):
         for length in _TRIED_LENGTHS:
             self._signature(cell, with_dtypes(known(self.takes), dtypes), length)
 
+    def describe(self, to: Describing) -> Described:
+        takes = _nesting_of(known(self.takes))
+        return {"kind": "function", "cell": to.cell(self), "takes": takes, "nested": self._calls_nested}
+
     def _returned(self, nesting: Nesting, outputs: Any) -> BlockType:
         if nesting is None:
             return next(outputs)  # type: ignore[no-any-return]
@@ -128,11 +132,11 @@ class Function(Written, Block):
             raise self.type_error(f"{shortened(self)} gives a dict of tensors; let it return a tuple")
         return TupleType([self._returned(part, outputs) for part in parts])
 
-    def write(self, page: Page, value: str) -> str:
-        takes, cell = known(self.takes), page.lower.cells[self]
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        takes, cell = known(self.takes), code.lower.cells[self]
         if self._calls_nested and isinstance(takes, TupleType):
-            return page.call(cell, page.items(value, len(takes.items)))
-        return page.call(cell, page.flat(value, takes))
+            return code.call(cell, code.items(value, len(takes.items)))
+        return code.call(cell, code.flat(value, takes))
 
     def state_without_weights(self) -> dict[str, Any]:
         return {**super().state_without_weights(), "_function": None}
@@ -140,6 +144,11 @@ class Function(Written, Block):
     def __repr__(self) -> str:
         plain = not self._printed and type(self) is Function and self._infers
         return printed(self._function) if plain and isinstance(self._function, torch.nn.Module) else super().__repr__()
+
+
+def _nesting_of(type: BlockType) -> Any:
+    """The nesting of tuples as lists, with None for each tensor."""
+    return [_nesting_of(item) for item in type.items] if isinstance(type, TupleType) else None
 
 
 def _advice(takes: BlockType) -> str:
@@ -214,17 +223,8 @@ class Zeros(Block):
             if isinstance(item, (PyObjectType, BroadcastSequenceType)):
                 raise self.type_error(f"there is no zero of {item}: fb.Zeros is made of tensors, tuples and sequences")
 
-    def lowered(self, lower: Lowering) -> Run:
-        zeros = zeros_of(known(self.gives), lower)
-        return lambda _: zeros
-
-
-def zeros_of(type: BlockType, lower: Lowering) -> Any:
-    if isinstance(type, TensorType):
-        return lower.constant(0, TensorType(type.fixed(), type.dtype))
-    if isinstance(type, TupleType):
-        return tuple([zeros_of(item, lower) for item in type.items])
-    return [] if isinstance(type, SequenceType) else None
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "constant", "value": to.zeros(known(self.gives))}
 
 
 def _stacked(*tensors: torch.Tensor) -> torch.Tensor:
@@ -264,10 +264,8 @@ class Stack(Block):
             raise self.type_error(f"{shortened(self)} takes a sequence of tensors, not of {known(tensor)}")
         self.give(TensorType([None, *tensor.shape], tensor.dtype))
 
-    def lowered(self, lower: Lowering) -> Run:
-        call = lower.cells[self]
-        none = zeros_of(known(self.gives), lower)
-        return lambda values: call(*values) if values else none
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "stack", "cell": to.cell(self), "none": to.zeros(known(self.gives))}
 
 
 class _Constant(torch.nn.Module):
@@ -299,13 +297,11 @@ class FromTensor(Block):
     def cell_key(self) -> Hashable:
         return ("constant", id(self._tensor))
 
-    def lowered(self, lower: Lowering) -> Run:
+    def describe(self, to: Describing) -> Described:
         if self._learns:
-            call = lower.cells[self]
-            return lambda _: call(0)
+            return {"kind": "learned", "cell": to.cell(self)}
         assert isinstance(self.gives, TensorType)
-        constant = lower.constant(self._tensor, self.gives)
-        return lambda _: constant
+        return {"kind": "constant", "value": to.constant(self._tensor, self.gives)}
 
     def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
         if self._learns:

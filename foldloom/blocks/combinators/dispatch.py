@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.combinators.computing import zeros_of
 from foldloom.blocks.combinators.inputs import InputTransform
 from foldloom.blocks.combinators.items import takes_nothing
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run
-from foldloom.blocks.compiler.planner import Portable
-from foldloom.blocks.copying import Copyable, Fresh
+from foldloom.blocks.copying import Copyable, Fresh, Portable
+from foldloom.blocks.describing import Described, Describing, Ops, Through, through_each
 from foldloom.blocks.inference import Unknown, known
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, PyObjectType, convert_to_type
 from foldloom.errors import WiringError
@@ -23,7 +22,7 @@ _FEW = 8
 """So many cases are looked through one by one; where there are more, each has a function."""
 
 
-class OneOf(Written, Block):
+class OneOf(Generated, Block):
     """The block that stands under the key of the input.
 
     The key comes from a Python function of the input, or from a block that gives a Python object. With ``pre_block`` the chosen
@@ -94,28 +93,41 @@ class OneOf(Written, Block):
             case.certainly_meets(goal, set(seen)) for case in self._cases.values()
         )
 
-    def write(self, page: Page, value: str) -> str:
-        key = page.block(self._key, value)
+    def describe(self, to: Describing) -> Described:
+        return {
+            "kind": "one_of",
+            "key": to.block(self._key),
+            "pre": to.optional_block(self._pre),
+            "cases": [[to.value(key), to.block(case)] for key, case in self._cases.items()],
+        }
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        through(self._key, inputs)
+        chosen = inputs if self._pre is None else through(self._pre, inputs)
+        return through_each(self._cases.values(), chosen, through)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        key = code.block(self._key, value)
         if len(self._cases) > _FEW:
-            cases: Any = {name: page.lower(case) for name, case in self._cases.items()}
-            return page.assign(f"{self._found(page, key, cases)}({self._prepared(page, value)})")
-        case = self._found(page, key, {name: number for number, name in enumerate(self._cases)})
-        prepared, result = self._prepared(page, value), page.lower.new_name("value")
+            cases: Any = {name: code.lower(case) for name, case in self._cases.items()}
+            return code.assign(f"{self._found(code, key, cases)}({self._prepared(code, value)})")
+        case = self._found(code, key, {name: number for number, name in enumerate(self._cases)})
+        prepared, result = self._prepared(code, value), code.lower.new_name("value")
         for number, block in enumerate(self._cases.values()):
-            page.line(f"{'elif' if number else 'if'} {case} == {number}:")
-            with page.indented():
-                page.line(f"{result} = {page.block(block, prepared)}")
+            code.line(f"{'elif' if number else 'if'} {case} == {number}:")
+            with code.indented():
+                code.line(f"{result} = {code.block(block, prepared)}")
         return result
 
-    def _prepared(self, page: Page, value: str) -> str:
-        return value if self._pre is None else page.block(self._pre, value)
+    def _prepared(self, code: CodeBuilder, value: str) -> str:
+        return value if self._pre is None else code.block(self._pre, value)
 
-    def _found(self, page: Page, key: str, cases: dict[Any, Any]) -> str:
+    def _found(self, code: CodeBuilder, key: str, cases: dict[Any, Any]) -> str:
         """What stands under the key."""
-        found = page.lower.new_name("case")
-        page.line(f"try: {found} = {page.name(cases, 'cases')}[{key}]")
-        page.line(
-            f"except (KeyError, TypeError) as error: raise {page.name(self._no_case, 'no_case')}({key}) from error"
+        found = code.lower.new_name("case")
+        code.line(f"try: {found} = {code.name(cases, 'cases')}[{key}]")
+        code.line(
+            f"except (KeyError, TypeError) as error: raise {code.name(self._no_case, 'no_case')}({key}) from error"
         )
         return found
 
@@ -150,13 +162,17 @@ class Optional(Block):
                 lambda one, other: f"{shortened(self)} gives {one}, but for None it would give {other}",
             )
 
-    def lowered(self, lower: Lowering) -> Run:
-        some = lower(self._some)
-        if self._none is None:
-            zeros = zeros_of(known(self.gives), lower)
-            return lambda value: zeros if value is None else some(value)
-        none = lower(self._none)
-        return lambda value: none(None) if value is None else some(value)
+    def describe(self, to: Describing) -> Described:
+        zeros = to.zeros(known(self.gives)) if self._none is None else None
+        return {
+            "kind": "optional",
+            "some": to.block(self._some),
+            "none": to.optional_block(self._none),
+            "zeros": zeros,
+        }
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through_each([part for _, part in self.parts], inputs, through)
 
 
 class ForwardDeclaration(Copyable, Portable):
@@ -254,7 +270,7 @@ class _Resolution(Block):
         return lower(self.block)
 
 
-class Reference(Written, Block):
+class Reference(Generated, Block):
     """A declared block in one place where it is used."""
 
     def __init__(self, declaration: ForwardDeclaration) -> None:
@@ -275,9 +291,15 @@ class Reference(Written, Block):
         resolved = self.declaration.resolved
         return self.declaration is goal or (resolved is not None and resolved.certainly_meets(goal, seen))
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "reference", "block": to.block(self.declaration.resolved)}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through(self.declaration.resolved, inputs)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         assert self.declaration.resolved is not None
-        return page.assign(f"{page.lower.name_of(self.declaration.resolved)}({value})")
+        return code.assign(f"{code.lower.name_of(self.declaration.resolved)}({value})")
 
     def copied(self, fresh: Fresh) -> Reference:
         return Reference(fresh(self.declaration))

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run, number_maker
+from foldloom.blocks.describing import Described, Describing
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.errors import WiringError
@@ -29,6 +30,9 @@ class Tensor(Block):
     def __init__(self, shape: Iterable[int], dtype: Any = None) -> None:
         self._type = TensorType(shape, dtype)
         self.takes, self.gives = PyObjectType(), self._type
+
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "tensor", "shape": list(self._type.fixed()), "dtype": to.dtype(self._type.dtype)}
 
     def lowered(self, lower: Lowering) -> Run:
         dtype = lower.dtype(self._type.dtype)
@@ -102,7 +106,7 @@ class Vector(Tensor):
         super().__init__([size], dtype)
 
 
-class InputTransform(Written, Block):
+class InputTransform(Generated, Block):
     """A function from one Python object to another.
 
     >>> from foldloom import blocks as fb
@@ -116,8 +120,11 @@ class InputTransform(Written, Block):
         self._py_fn = py_fn
         self.takes = self.gives = PyObjectType()
 
-    def write(self, page: Page, value: str) -> str:
-        return page.assign(f"{page.name(self._py_fn, 'function')}({value})")
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "transform", "function": to.value(self._py_fn)}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        return code.assign(f"{code.name(self._py_fn, 'function')}({value})")
 
 
 class OneHotFromList(Block):
@@ -134,6 +141,14 @@ class OneHotFromList(Block):
             )
         self._type = TensorType([len(self._elements)], dtype)
         self.takes, self.gives = PyObjectType(), self._type
+
+    def describe(self, to: Describing) -> Described:
+        return {
+            "kind": "one_hot",
+            "elements": to.value(self._elements),
+            "dtype": to.dtype(self._type.dtype),
+            "strict": self._strict,
+        }
 
     def lowered(self, lower: Lowering) -> Run:
         rows = torch.eye(len(self._elements), dtype=getattr(torch, lower.dtype(self._type.dtype))).unbind()

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.codegen import LOOKUP_ERRORS, Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run, number_maker
+from foldloom.blocks.describing import NO_OPS, Described, Describing, Ops, Through
 from foldloom.blocks.inference import Unknown, head, known, unify, wait_for_head
+from foldloom.blocks.lowering.codegen import LOOKUP_ERRORS, CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import (
     BlockType,
@@ -65,7 +66,7 @@ def takes_nothing(block: Block) -> None:
     )
 
 
-class GetItem(Written, Block):
+class GetItem(Generated, Block):
     """``value[key]`` of a Python object, a tuple or a sequence.
 
     >>> from foldloom import blocks as fb
@@ -101,13 +102,18 @@ class GetItem(Written, Block):
         item: BlockType = takes.items[self._key]
         return item
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        if isinstance(head(self.takes), BroadcastSequenceType):
+            return {"kind": "identity"}
+        return {"kind": "get_item", "key": to.value(self._key)}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         takes = head(self.takes)
         if isinstance(takes, BroadcastSequenceType):
             return value
         if isinstance(takes, TupleType) and isinstance(self._key, int):
-            return page.items(value, len(takes.items))[self._key]
-        return page.looked_up(value, self._key, item_getter(self, self._key))
+            return code.items(value, len(takes.items))[self._key]
+        return code.lookup(value, self._key, item_getter(self, self._key))
 
 
 def item_getter(block: Block, key: Any) -> Run:
@@ -154,6 +160,9 @@ class Slice(Block):
         sliced = TupleType(list(takes.items[self._slice])) if isinstance(takes, TupleType) else takes
         self.give(sliced)
 
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "get_item", "key": to.value(self._slice)}
+
     def lowered(self, lower: Lowering) -> Run:
         return item_getter(self, self._slice)
 
@@ -170,6 +179,9 @@ class Nth(Block):
         element = element_of(self, self._sequence, self._infer)
         if element is not None:
             self.give(element)
+
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "first" if isinstance(head(self._sequence), BroadcastSequenceType) else "nth"}
 
     def lowered(self, lower: Lowering) -> Run:
         if isinstance(head(self._sequence), BroadcastSequenceType):
@@ -195,6 +207,12 @@ class Length(Block):
     def _infer(self) -> None:
         if element_of(self, self.takes, self._infer) is not None:
             refuse_endless(self, self.takes)
+
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "length", "dtype": to.dtype(self._type.dtype)}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return NO_OPS
 
     def lowered(self, lower: Lowering) -> Run:
         make = number_maker(lower.dtype(self._type.dtype))

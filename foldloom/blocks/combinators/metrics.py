@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run, collecting
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import head, known, wait
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run, collecting
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TensorType, TupleType, VoidType
 from foldloom.tracing.lazy_tensor import LazyTensor
@@ -43,6 +44,9 @@ class Metric(Block):
     def metrics(self) -> dict[str, BlockType]:
         return {self._name: known(self.takes)}
 
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "metric", "name": self._name, "labelled": isinstance(head(self.takes), TupleType)}
+
     def lowered(self, lower: Lowering) -> Run:
         name, given, collected = self._name, lower.given, collecting.get
 
@@ -58,11 +62,14 @@ class Metric(Block):
         return run_labelled if isinstance(head(self.takes), TupleType) else run
 
 
-class Void(Written, Block):
+class Void(Generated, Block):
     """Whatever comes in, nothing goes out."""
 
     def __init__(self) -> None:
         self.gives = VoidType()
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "void"}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         return "None"

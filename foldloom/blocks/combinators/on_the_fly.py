@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import head, known
+from foldloom.blocks.lowering.lowering import Lowering, Run
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType
+from foldloom.runtime.portable import NotPortableError
 from foldloom.tracing.weights import module_of
 
 
@@ -42,6 +44,9 @@ class OnTheFly(Block):
     @property
     def module(self) -> torch.nn.Module | None:
         return module_of(self._fn)
+
+    def describe(self, to: Describing) -> Described:
+        raise NotPortableError("it calls Python code that needs torch")
 
     def lowered(self, lower: Lowering) -> Run:
         fn, as_tensors = self._fn, _as_tensors(known(self.takes), lower)

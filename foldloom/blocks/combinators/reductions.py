@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from foldloom.blocks.block import Block, Pipe
 from foldloom.blocks.combinators.composition import AllOf
-from foldloom.blocks.combinators.computing import Function, zeros_of
+from foldloom.blocks.combinators.computing import Function
 from foldloom.blocks.combinators.items import Length, element_of, refuse_endless, takes_nothing
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import Unknown, known, unknowns
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import SequenceType, TupleType
-
-
-def reduced(values: Sequence[Any], combine: Run) -> Any:
-    """Neighbours combined, and what comes of it combined again, until one is left: as many levels as the logarithm of the
-    number of values. An odd one at the end goes up a level as it is."""
-    level = values
-    while len(level) > 1:
-        pairs = [combine(pair) for pair in zip(level[::2], level[1::2], strict=False)]
-        level = [*pairs, level[-1]] if len(level) % 2 else pairs
-    return level[0]
 
 
 class Reduce(Block):
@@ -72,13 +62,13 @@ class Reduce(Block):
                 ),
             )
 
-    def lowered(self, lower: Lowering) -> Run:
-        combine = lower(self._combine)
-        if self._default is None:
-            zeros = zeros_of(known(self.gives), lower)
-            return lambda values: reduced(values, combine) if values else zeros
-        default = lower(self._default)
-        return lambda values: reduced(values, combine) if values else default(None)
+    def describe(self, to: Describing) -> Described:
+        return {
+            "kind": "reduce",
+            "combine": to.block(self._combine),
+            "default": to.optional_block(self._default),
+            "zeros": to.zeros(known(self.gives)) if self._default is None else None,
+        }
 
 
 class Sum(Reduce):
@@ -179,20 +169,12 @@ class RNN(Block):
     def certain_parts(self) -> Iterable[Block]:
         return () if self._initial is None else (self._initial,)
 
-    def lowered(self, lower: Lowering) -> Run:
-        cell = lower(self._cell)
-
-        def along(values: Any, state: Any) -> tuple[list[Any], Any]:
-            outputs = []
-            for value in values:
-                output, state = cell((value, state))
-                outputs.append(output)
-            return outputs, state
-
-        if self._from_input:
-            return lambda pair: along(*pair)
-        if self._initial is not None:
-            initial = lower(self._initial)
-            return lambda values: along(values, initial(None))
-        zeros = zeros_of(known(self._state), lower)
-        return lambda values: along(values, zeros)
+    def describe(self, to: Describing) -> Described:
+        needs_zeros = self._initial is None and not self._from_input
+        return {
+            "kind": "rnn",
+            "rnn_cell": to.block(self._cell),
+            "initial": to.optional_block(self._initial),
+            "zeros": to.zeros(known(self._state)) if needs_zeros else None,
+            "from_input": self._from_input,
+        }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from foldloom.blocks.block import Block, Pipe
 from foldloom.blocks.combinators.items import element_of, refuse_endless, takes_nothing
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing, Ops, Through
 from foldloom.blocks.inference import Unknown, head, known, wait_for_head
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, SequenceType, TupleType
@@ -41,11 +40,13 @@ class Map(Block):
         kind = BroadcastSequenceType if isinstance(head(self.takes), BroadcastSequenceType) else SequenceType
         self.give(kind(inner.gives))
 
-    def lowered(self, lower: Lowering) -> Run:
-        run = lower(self._element)
+    def describe(self, to: Describing) -> Described:
         if isinstance(head(self.takes), BroadcastSequenceType):
-            return run
-        return lambda values: [run(value) for value in values]
+            return {"kind": "pipe", "stages": [to.block(self._element)]}
+        return {"kind": "map", "element": to.block(self._element)}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through(self._element, inputs)
 
 
 class Broadcast(Block):
@@ -54,8 +55,8 @@ class Broadcast(Block):
     def __init__(self) -> None:
         self.gives = BroadcastSequenceType(self.takes)
 
-    def lowered(self, lower: Lowering) -> Run:
-        return lambda value: value
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "identity"}
 
 
 class Zip(Block):
@@ -83,20 +84,8 @@ class Zip(Block):
     def _endless(takes: BlockType) -> list[bool]:
         return [isinstance(head(item), BroadcastSequenceType) for item in takes.parts]
 
-    def lowered(self, lower: Lowering) -> Run:
-        endless = self._endless(head(self.takes))
-        if not any(endless):
-            return lambda sequences: list(zip(*sequences, strict=False))
-        if all(endless):
-            return tuple
-
-        def run(values: Any) -> Any:
-            sequences = [
-                itertools.repeat(value) if ends else value for value, ends in zip(values, endless, strict=True)
-            ]
-            return list(zip(*sequences, strict=False))
-
-        return run
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "zip", "endless": self._endless(head(self.takes))}
 
 
 class ZipWith(Pipe):
@@ -125,9 +114,8 @@ class NGrams(Block):
         refuse_endless(self, self.takes)
         self.give(SequenceType(TupleType([element] * self._n)))
 
-    def lowered(self, lower: Lowering) -> Run:
-        starts = range(self._n)
-        return lambda values: list(zip(*[values[start:] for start in starts], strict=False))
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "ngrams", "n": self._n}
 
 
 class Fold(Block):
@@ -173,13 +161,9 @@ class Fold(Block):
     def certain_parts(self) -> Iterable[Block]:
         return (self._start,)
 
-    def lowered(self, lower: Lowering) -> Run:
-        combine, start = lower(self._combine), lower(self._start)
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "fold", "combine": to.block(self._combine), "start": to.block(self._start)}
 
-        def run(values: Any) -> Any:
-            state = start(None)
-            for value in values:
-                state = combine((state, value))
-            return state
-
-        return run
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        start = through(self._start, inputs)
+        return start | through(self._combine, inputs | start | through(self._combine, inputs))

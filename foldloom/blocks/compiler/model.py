@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
 
 import torch
 
-from foldloom.blocks.compiler.cells import ModuleNames, NamedCell
-from foldloom.blocks.compiler.lowering import Lowering, all_blocks
+from foldloom.blocks.block import Block, all_blocks
 from foldloom.blocks.compiler.planner import Planner, deep_recursion
 from foldloom.blocks.compiler.program import Labels, MetricRows, Program, no_rows, tidied
 from foldloom.blocks.compiler.validation import check_root
 from foldloom.blocks.inference import known
+from foldloom.blocks.lowering.cells import ModuleNames, NamedCell
+from foldloom.blocks.lowering.lowering import Lowering
 from foldloom.blocks.types import dtype_name
 from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
@@ -20,9 +22,6 @@ from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.tracing import batch
 from foldloom.tracing.cells.core import Cell, cell
-
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
@@ -85,6 +84,21 @@ class Model(torch.nn.Module):
     def _device(self) -> torch.device:
         devices = [face.device for _, face in self._named_cells() if face.device is not None]
         return devices[0] if devices else torch.get_default_device()
+
+    @property
+    def cell_names(self) -> Mapping[Block, str]:
+        """The path in this module of the cell of each block that computes."""
+        return {block: f"cells.{name}" for block, name in self._name_of_block.items()}
+
+    @property
+    def given_name(self) -> str:
+        """The path of the cell that returns what it is given, for outputs that no other cell computes."""
+        return f"cells.{self._given}"
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """The dtype in use for each declared one, where it differs."""
+        return self._dtypes
 
     def forward(self, examples: Planned | Sequence[Any]) -> Any:
         result = self._results(examples)
@@ -165,3 +179,6 @@ class Model(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.root!r:.200}"
+
+
+Block.evaluator = partial(Model, objects_at_root=True)

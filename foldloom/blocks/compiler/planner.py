@@ -5,17 +5,18 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from foldloom.blocks.compiler.cells import NamedCell
-from foldloom.blocks.compiler.lowering import Lowering
+from foldloom.blocks.block import Block
 from foldloom.blocks.compiler.program import Program, terminals
+from foldloom.blocks.copying import Portable
 from foldloom.blocks.inference import known
+from foldloom.blocks.lowering.cells import NamedCell
+from foldloom.blocks.lowering.lowering import Lowering
 from foldloom.errors import ArgumentError, BlockError, BlockInputError, CellError
 from foldloom.execution.engine import Planned
 from foldloom.graph import Type
@@ -23,9 +24,6 @@ from foldloom.graph.recording import Recording, split_recording
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing import Cell, plan, record
 from foldloom.tracing.batched import record_together
-
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
 
 _RECURSION_LIMIT = 200_000
 """Blocks recurse as deep as the data, several calls a level; Python's own limit would be met at trees of a few hundred levels."""
@@ -41,14 +39,6 @@ class OneExample(torch.nn.Module):
 
     def forward(self, example: Any) -> Any:
         return self._program(example)
-
-
-class Portable(ABC):
-    """What can be sent to another process without its weights."""
-
-    @abstractmethod
-    def state_without_weights(self) -> dict[str, Any]:
-        """The attributes that it has there."""
 
 
 class Planner:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from foldloom.blocks.compiler.lowering import Collected, Lowering, Run, all_blocks, collecting
+from foldloom.blocks.block import Block, all_blocks
 from foldloom.blocks.inference import known
+from foldloom.blocks.lowering.lowering import Collected, Lowering, Run, collecting
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType, VoidType
 from foldloom.graph.ragged import Ragged
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.lazy_tensor import LazyTensor
-
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +64,8 @@ class Program:
     """A block as a function of one example."""
 
     def __init__(self, root: Block, lowering: Lowering) -> None:
-        self._run = lowering.function(root)
+        users = Counter([part for block in all_blocks(root) for _, part in block.parts])
+        self._run = lowering.function(root, {block for block, count in users.items() if count > 1})
         self.metrics = metrics_of(root)
         self._finish = _finished(known(root.gives), lowering.given)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from foldloom.blocks.compiler.lowering import all_blocks
+from foldloom.blocks.block import Block, all_blocks
 from foldloom.blocks.inference import attempt, known, unify, unknowns
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import (
@@ -16,9 +14,6 @@ from foldloom.blocks.types import (
     VoidType,
     canonicalize_type,
 )
-
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
 
 
 def check_root(root: Block, objects_at_root: bool) -> None:
