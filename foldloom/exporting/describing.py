@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.blocks.block import Block, all_blocks
+from foldloom.blocks.block import Block
 from foldloom.blocks.compiler.model import Model
 from foldloom.blocks.compiler.program import metrics_of
+from foldloom.blocks.compiler.traversal import all_blocks
 from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import known
 from foldloom.blocks.printing import shortened

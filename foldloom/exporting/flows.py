@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from foldloom.blocks.block import Block, all_blocks
+from foldloom.blocks.block import Block
+from foldloom.blocks.compiler.traversal import all_blocks
 from foldloom.blocks.describing import NO_OPS, Ops, has_tensors
 from foldloom.blocks.inference import known
 

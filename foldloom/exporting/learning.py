@@ -1,4 +1,5 @@
-"""What a model consists of, learned from what examples ask of it: types, ops, and which op reads what which other makes."""
+"""What a model consists of, from its blocks and from recordings of examples: types, ops, and which ops read which
+others' results."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 class Learned:
-    """The ops of a model under their numbers, and what is known of how they follow each other."""
+    """The ops of a model, numbered, and which of them read whose results."""
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
@@ -76,8 +77,8 @@ class Learned:
         )
 
     def _likely_readers(self) -> dict[int, set[int]]:
-        """Who reads what, with calls of a cell that differ in how many operands are in a list taken for one: if a node of two children was seen
-        below one of three, the other way round will be met too."""
+        """Who reads whose results, where calls of a cell that differ only in the length of a list count as one: if a
+        node with two children was seen below one with three, the reverse will occur too."""
         alike: dict[Hashable, list[int]] = {}
         for op, number in self.ops.items():
             alike.setdefault(_kind(op), []).append(number)
@@ -111,7 +112,7 @@ class Learned:
 
 
 def _kind(op: Op) -> Hashable:
-    """What calls have in common that differ in the length of a list. Of functions each call is its own."""
+    """Equal for calls of a cell that differ only in the length of a list. Calls of functions are never equal."""
     if is_function(op):
         return op
     settings: Any = op.settings
@@ -119,7 +120,7 @@ def _kind(op: Op) -> Hashable:
 
 
 def json_nesting(nesting: Any) -> Any:
-    """The nesting of arguments or results, as a description has it."""
+    """The nesting of arguments or results, as JSON."""
     if nesting is None:
         return None
     kind, keys, parts = nesting
@@ -128,7 +129,8 @@ def json_nesting(nesting: Any) -> Any:
 
 
 def add_blocks(learned: Learned, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
-    """What the blocks of a model call, and in which order, as far as their types tell. The rest is for examples to tell."""
+    """Add the ops that the blocks of a model call and their order, as far as the types determine them. Examples must
+    show the rest."""
     op_of_block: dict[Block, int] = {}
     missing = [why] if program is None else []
     for block, name in model.cell_names.items():
@@ -151,15 +153,15 @@ def add_blocks(learned: Learned, model: Model, program: dict[str, Any] | None, w
 
 
 class _Asking(NamedCell):
-    """A cell that notes what it is asked."""
+    """A cell that notes the ops whose signatures are inferred."""
 
     def op_of(self, block: Block, dtypes: Mapping[str, str]) -> Op | None:
-        """The op of a block's calls; None if they differ."""
+        """The op that a block calls; None if it calls several, depending on the example."""
         self.__dict__["asked"] = {}
         try:
             block.announce(self, dtypes)
         except CellError:
-            # A function that fixes its own dtype may refuse the one that all others got with the weights.
+            # A function with a fixed dtype may reject the dtype of the weights.
             return None
         asked = list(self.__dict__["asked"])
         return asked[0] if len(asked) == 1 else None

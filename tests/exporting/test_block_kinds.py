@@ -12,7 +12,8 @@ from torch import nn
 
 import foldloom as fl
 from foldloom import blocks as fb
-from foldloom.blocks.block import Block, all_blocks
+from foldloom.blocks.block import Block
+from foldloom.blocks.compiler.traversal import all_blocks
 from foldloom.blocks.describing import Described, Describing, Ops, Through
 from foldloom.errors import ExportedFileError
 from foldloom.exporting import static_model

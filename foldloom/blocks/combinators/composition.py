@@ -1,4 +1,4 @@
-"""Several blocks side by side, and in any order that has no circle."""
+"""Blocks side by side, and blocks wired to each other in an acyclic graph."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from foldloom.tracing.scope import user_line
 
 @converts(lambda value: isinstance(value, (dict, list, tuple)))
 class Record(Generated, Block):
-    """Each item of the input through a block of its own; the outputs as a tuple.
+    """Applies one block to each item of the input; the output is the tuple of their outputs.
 
-    A dict names the fields of a Python object, in the order of the sorted names; a sequence of pairs or an `OrderedDict` keeps its
-    own order; a tuple or list of blocks takes items 0, 1, 2, ... of an object or a tuple. Keys may be slices.
+    A dict names the fields of a Python object, which are sorted by name. A sequence of pairs or an `OrderedDict` keeps
+    its order. A tuple or list of blocks is applied to the items 0, 1, 2, ... of an object or a tuple. Keys may be
+    slices.
 
     >>> from foldloom import blocks as fb
     >>> fb.Record({'x': fb.Scalar(), 'y': fb.Scalar('int64')}).eval({'y': 1, 'x': 2})
@@ -36,7 +37,7 @@ class Record(Generated, Block):
         self._blocks = [self.adopt(f"[{key!r}]", block) for key, block in zip(self._keys, blocks, strict=True)]
         self.gives = TupleType([block.gives for block in self._blocks])
         if type(named_blocks) is dict or any(not isinstance(key, (int, slice)) for key in self._keys):
-            self.takes = PyObjectType()  # nothing else has names
+            self.takes = PyObjectType()  # only Python objects have named fields
         self.settle()
 
     def _infer(self) -> None:
@@ -119,7 +120,8 @@ def _is_key(value: Any) -> bool:
 
 
 class AllOf(Generated, Block):
-    """The same input through every block; the outputs as a tuple. Blocks that take nothing get nothing."""
+    """Applies every block to the same input; the output is the tuple of their outputs. Blocks without input get
+    none."""
 
     def __init__(self, *blocks: Any) -> None:
         self._blocks = [self.adopt(f"[{number}]", block) for number, block in enumerate(blocks)]
@@ -152,21 +154,21 @@ class AllOf(Generated, Block):
 
 
 class _Input(Identity):
-    """Where a composition's input enters."""
+    """The input of a composition."""
 
     def __repr__(self) -> str:
         return "composition.input"
 
 
 class _Output(Identity):
-    """Where a composition's output leaves."""
+    """The output of a composition."""
 
     def __repr__(self) -> str:
         return "composition.output"
 
 
 class Composition(Generated, Block):
-    """Blocks that read each other in any order that has no circle.
+    """Blocks that read each other's outputs, in an acyclic graph.
 
     >>> import torch
     >>> from foldloom import blocks as fb
@@ -189,11 +191,11 @@ class Composition(Generated, Block):
             self._include(child)
 
     def scope(self) -> Scope[Composition]:
-        """Within ``with composition.scope():``, ``block.reads(...)`` connects blocks of this composition."""
+        """Inside ``with composition.scope():``, ``block.reads(...)`` connects blocks of this composition."""
         return Scope(self)
 
     def connect(self, source: Any, block: Block) -> None:
-        """The block reads the source: a block, a wire, or a tuple of them."""
+        """Connect the input of a block to a source: a block, a wire, or a tuple of them."""
         self.wire(block, source if isinstance(source, tuple) else (source,))
 
     def wire(self, block: Block, sources: Sequence[Any]) -> None:
@@ -327,7 +329,7 @@ class Composition(Generated, Block):
         return value_of.get(self.output, "None")
 
     def _in_order(self) -> list[Block]:
-        """Every block after those it reads."""
+        """All blocks in topological order."""
         ordered: dict[Block, None] = {}
 
         def visit(block: Block) -> None:

@@ -1,4 +1,4 @@
-"""Blocks that compute on tensors."""
+"""Blocks that compute on tensors, and constants."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ from foldloom.tracing.cells.core import Cell, Signature, cell
 from foldloom.tracing.cells.nesting import Nesting, flatten
 
 _TRIED_LENGTHS = (4, 5)
-"""Extents that differ from example to example are tried at two lengths; what differs then in the output, differs always."""
+"""A function is tried with two lengths for dynamic dimensions. Output dimensions that differ between them are dynamic too."""
 
 
 def is_computable(type: BlockType) -> bool:
-    """Whether values are tensors, or tuples of them."""
+    """Whether values are tensors or tuples of tensors."""
     return isinstance(type, TensorType) or (isinstance(type, TupleType) and all(map(is_computable, type.items)))
 
 
 @converts(lambda value: isinstance(value, torch.nn.Module) or (callable(value) and not isinstance(value, type)))
 class Function(Generated, Block):
-    """A function or module over tensors with the batch first: the unit of batching.
+    """A function or module over batched tensors: the unit of batching.
 
-    The parts of a tuple are its arguments; tuples within are tuples. Its output type is found by trying it on zeros as soon as
-    the input type is known, or said with ``set_output_type`` if ``infer_output_type=False``.
+    The items of an input tuple become its arguments; nested tuples stay tuples. The output type is inferred by calling
+    it on zeros as soon as the input type is known. With ``infer_output_type=False`` it is declared by
+    ``set_output_type``.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Record((fb.Scalar(), fb.Scalar())) >> fb.Function(torch.add)).eval((1, 2))
@@ -65,7 +66,7 @@ class Function(Generated, Block):
         return self._function
 
     def _nesting(self) -> TupleType | None:
-        """How the arguments are nested, where they are."""
+        """The input type if it contains nested tuples that must be flattened for the cell; otherwise None."""
         takes = known(self.takes)
         nested = isinstance(takes, TupleType) and not all(isinstance(item, TensorType) for item in takes.items)
         return takes if nested and isinstance(takes, TupleType) and not self._calls_nested else None
@@ -160,7 +161,7 @@ def _advice(takes: BlockType) -> str:
 
 
 def _initialize(function: Callable[..., Any] | None, takes: BlockType) -> None:
-    """Modules that find out their sizes when first called: called once, where it may draw weights at random."""
+    """Call a lazy module once, so that it creates its weights now and draws from the usual random state."""
     if isinstance(function, torch.nn.Module) and any(map(is_lazy, function.parameters())):
         zeros = [
             torch.zeros((2, *item.fixed(_TRIED_LENGTHS[0])), dtype=getattr(torch, item.dtype))
@@ -182,8 +183,8 @@ class _Concatenate:
 
 
 class Concat(Function):
-    """A tuple of tensors as one tensor, along a dimension counted without the batch; scalars count as vectors of one. With
-    ``flatten=True`` tuples within tuples as well."""
+    """Concatenates a tuple of tensors along a dimension, not counting the batch dimension. Scalars count as vectors
+    of size 1. With ``flatten=True`` nested tuples are flattened first."""
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
         self._dim = concat_dim
@@ -211,7 +212,7 @@ class Concat(Function):
 
 
 class Zeros(Block):
-    """Zeros of a type: a tensor of zeros, an empty sequence, a tuple of such."""
+    """Zeros of a type: a tensor of zeros, an empty sequence, or a tuple of such."""
 
     def __init__(self, type: Any) -> None:
         self.takes = VoidType()
@@ -232,9 +233,10 @@ def _stacked(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 class Stack(Block):
-    """A sequence of tensors as one tensor with the sequence as its first dimension.
+    """Stacks a sequence of tensors along a new first dimension.
 
-    What computes on it runs together for sequences of one length; to run together for all lengths, use `Reduce` and its like.
+    Functions of the stacked tensor are batched with those of equal length only. To batch over all lengths, use `Reduce`
+    and the like.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Map(fb.Vector(2)) >> fb.Stack()).eval([[1, 2], [3, 4], [5, 6]])
@@ -269,7 +271,7 @@ class Stack(Block):
 
 
 class _Constant(torch.nn.Module):
-    """A tensor that learns, as a row for each of those who ask."""
+    """Returns a trainable tensor, repeated for each member of the batch."""
 
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
@@ -281,7 +283,8 @@ class _Constant(torch.nn.Module):
 
 @converts(lambda value: isinstance(value, (torch.Tensor, np.ndarray)))
 class FromTensor(Block):
-    """The same tensor for every example. Gradients flow into a tensor that wants them; a parameter is one of the model's."""
+    """The same tensor for every example. Gradients reach it if it requires them; a parameter becomes one of the
+    model's."""
 
     def __init__(self, tensor: torch.Tensor | np.ndarray[Any, Any] | float) -> None:
         self._tensor: torch.Tensor | None = torch.as_tensor(tensor)

@@ -1,4 +1,4 @@
-"""One of several blocks, chosen by the data; and blocks that contain themselves."""
+"""Blocks that choose between others by the data, and recursion."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from foldloom.errors import WiringError
 from foldloom.tracing.scope import user_line
 
 _FEW = 8
-"""So many cases are looked through one by one; where there are more, each has a function."""
+"""Up to this number of cases, code is generated as if/elif; beyond it, each case becomes a function in a dict."""
 
 
 class OneOf(Generated, Block):
-    """The block that stands under the key of the input.
+    """Applies the case that is selected by a key.
 
-    The key comes from a Python function of the input, or from a block that gives a Python object. With ``pre_block`` the chosen
-    block gets what that makes of the input, and otherwise the input itself. All cases take one type and give one type.
+    The key is computed by a Python function of the input, or by a block that returns a Python object. The selected case
+    gets the input, or with ``pre_block`` the output of that. All cases have the same input type and the same output
+    type.
 
     >>> import torch
     >>> from foldloom import blocks as fb
@@ -123,7 +124,7 @@ class OneOf(Generated, Block):
         return value if self._pre is None else code.block(self._pre, value)
 
     def _found(self, code: CodeBuilder, key: str, cases: dict[Any, Any]) -> str:
-        """What stands under the key."""
+        """The case for a key."""
         found = code.lower.new_name("case")
         code.line(f"try: {found} = {code.name(cases, 'cases')}[{key}]")
         code.line(
@@ -138,7 +139,7 @@ class OneOf(Generated, Block):
 
 
 class Optional(Block):
-    """A Python object through a block, or if it is None, what another block gives of nothing: zeros, unless given."""
+    """Applies a block to a Python object. For None it returns the output of ``none_case``, by default zeros."""
 
     def __init__(self, some_case: Any, none_case: Any = None) -> None:
         self._some = self.adopt(".some_case", some_case)
@@ -176,7 +177,7 @@ class Optional(Block):
 
 
 class ForwardDeclaration(Copyable, Portable):
-    """A block that is used before it is made, so that it can contain itself.
+    """Declares a block that is defined later, so that a block can contain itself.
 
     >>> import torch
     >>> from foldloom import blocks as fb
@@ -199,7 +200,7 @@ class ForwardDeclaration(Copyable, Portable):
         self.resolved: Block | None = None
 
     def __call__(self) -> Block:
-        """The block in a place where it is used."""
+        """A reference to the declared block, to be used as a part of others."""
         if self.resolved is not None:
             raise WiringError(
                 f"{self!r} is resolved already: use the block it was resolved to, {shortened(self.resolved)}, in its place\n  at {user_line()}"
@@ -207,7 +208,7 @@ class ForwardDeclaration(Copyable, Portable):
         return Reference(self)
 
     def resolve_to(self, block: Any) -> None:
-        """Say which block it is."""
+        """Define the declared block."""
         if self.resolved is not None:
             raise WiringError(f"{self!r} is resolved already, to {shortened(self.resolved)}\n  at {user_line()}")
         resolved = _Resolution(self, block)
@@ -238,7 +239,7 @@ class ForwardDeclaration(Copyable, Portable):
 
 
 class _Resolution(Block):
-    """Ties a declaration to the block that it turns out to be."""
+    """Unifies the types of a declaration with those of the block it is resolved to."""
 
     def __init__(self, declaration: ForwardDeclaration, block: Any) -> None:
         self.block = self.adopt("", block)
@@ -271,7 +272,7 @@ class _Resolution(Block):
 
 
 class Reference(Generated, Block):
-    """A declared block in one place where it is used."""
+    """One use of a declared block."""
 
     def __init__(self, declaration: ForwardDeclaration) -> None:
         self.declaration = declaration

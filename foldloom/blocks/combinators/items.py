@@ -1,4 +1,4 @@
-"""Taking things apart by key, position and length."""
+"""Blocks that look values up by key and position, and lengths."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from foldloom.blocks.types import (
 def element_of(
     block: Block, sequence: BlockType, look: Callable[[], None], wanted: BlockType | None = None
 ) -> BlockType | None:
-    """The type of the elements of a sequence, a tuple of like things, or a Python object; None if it is not known yet, and then
-    ``look`` is called when it is. Where elements are wanted to be Python objects, so is the sequence."""
+    """The element type of a sequence, a tuple with items of one type, or a Python object. None if it is not known
+    yet; then ``look`` is called once it is. If the ``wanted`` elements are Python objects, the sequence is
+    unified with a Python object."""
     wants_objects = wanted is not None and not wait_for_head(wanted, look) and isinstance(head(wanted), PyObjectType)
     if wants_objects and isinstance(head(sequence), Unknown):
         unify(sequence, PyObjectType())
@@ -77,7 +78,7 @@ class GetItem(Generated, Block):
     def __init__(self, key: Any) -> None:
         self._key = key
         if not isinstance(key, (int, slice)):
-            self.takes = PyObjectType()  # nothing else has names
+            self.takes = PyObjectType()  # only Python objects have named fields
         self.settle()
 
     def _infer(self) -> None:
@@ -117,7 +118,7 @@ class GetItem(Generated, Block):
 
 
 def item_getter(block: Block, key: Any) -> Run:
-    """What looks a key up in whatever an example has there."""
+    """A function that looks up a key and raises an error that names the block."""
 
     def run(value: Any) -> Any:
         try:
@@ -136,7 +137,7 @@ def _without(value: Any, key: Any) -> str:
     if isinstance(value, (list, tuple)) and isinstance(key, int):
         return f"a sequence of {len(value)} has no item {key}"
     if isinstance(key, str) and hasattr(value, key):
-        # The value is the user's own, and an attribute where a field is wanted the likeliest slip.
+        # A common mistake: the object has an attribute of that name instead of an item.
         advice = f" (it has an attribute of that name: write fb.InputTransform(operator.attrgetter({key!r})))"
     else:
         advice = ""
@@ -144,7 +145,7 @@ def _without(value: Any, key: Any) -> str:
 
 
 class Slice(Block):
-    """``sequence[start:stop:step]``; ``fb.Slice(step=-1)`` turns a sequence around."""
+    """``sequence[start:stop:step]``. ``fb.Slice(step=-1)`` reverses a sequence."""
 
     def __init__(self, *, start: int | None = None, stop: int | None = None, step: int | None = None) -> None:
         self._slice = slice(start, stop, step)
@@ -168,7 +169,7 @@ class Slice(Block):
 
 
 class Nth(Block):
-    """From a pair of a sequence and a position (a Python number), the element in this position."""
+    """The element of a sequence at a position, from a pair of both. The position is a Python number."""
 
     def __init__(self) -> None:
         self._sequence = Unknown()
@@ -198,7 +199,7 @@ class Nth(Block):
 
 
 class Length(Block):
-    """How many elements a sequence, tuple or Python object has, as a number without dimensions."""
+    """The length of a sequence, tuple or Python object, as a scalar tensor."""
 
     def __init__(self, dtype: Any = None) -> None:
         self.gives = self._type = TensorType([], dtype)

@@ -1,4 +1,4 @@
-"""Where values leave the flow: collected by name, or dropped."""
+"""Metrics: tensors that are collected by name. And `Void`, which drops its input."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from foldloom.tracing.lazy_tensor import LazyTensor
 
 
 class Metric(Block):
-    """Collects a tensor at every evaluation, over all examples of a batch, under a name. With a pair of a tensor and a Python
-    object, the object is its label: the node's class, its name, whatever tells where the row came from.
+    """Collects a tensor under a name at every evaluation, over all examples of a batch. The input is a tensor, or a
+    pair of a tensor and a Python object as its label, such as the class of a node.
 
     >>> from foldloom import blocks as fb
     >>> output, metrics = fb.Map(fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Metric('seen')) >> fb.GetItem(0)).eval([1, 2])
@@ -63,7 +63,7 @@ class Metric(Block):
 
 
 class Void(Generated, Block):
-    """Whatever comes in, nothing goes out."""
+    """Drops its input."""
 
     def __init__(self) -> None:
         self.gives = VoidType()

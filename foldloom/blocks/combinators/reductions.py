@@ -1,4 +1,4 @@
-"""Sequences reduced to one value, and sequences with a state."""
+"""Reductions of sequences, and recurrence along them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from foldloom.blocks.types import SequenceType, TupleType
 
 
 class Reduce(Block):
-    """Neighbours combined pair by pair, level by level, until one is left. An empty sequence gives the default, or zeros.
+    """Combines neighbours pairwise, level by level, until one value is left. An empty sequence gives the default, or
+    zeros.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Map(fb.Scalar()) >> fb.Reduce(fb.Function(torch.sub))).eval([8, 4, 1])
@@ -79,14 +80,14 @@ class Sum(Reduce):
 
 
 class Min(Reduce):
-    """The smallest, number by number, of a sequence of tensors; zeros if it is empty."""
+    """The elementwise minimum of a sequence of tensors; zeros if it is empty."""
 
     def __init__(self) -> None:
         super().__init__(Function(torch.minimum))
 
 
 class Max(Reduce):
-    """The largest, number by number, of a sequence of tensors; zeros if it is empty."""
+    """The elementwise maximum of a sequence of tensors; zeros if it is empty."""
 
     def __init__(self) -> None:
         super().__init__(Function(torch.maximum))
@@ -107,10 +108,10 @@ class Mean(Pipe):
 
 
 class RNN(Block):
-    """A cell along a sequence: it takes the pair of an element and a state, and gives the pair of an output and the next state.
+    """Runs a cell along a sequence. The cell takes (element, state) and gives (output, next state).
 
-    Gives the pair of the sequence of outputs and the last state; of an empty sequence, nothing and the initial state. That is zeros
-    unless given, or with ``initial_state_from_input=True`` comes beside the sequence.
+    The output is a pair of the sequence of outputs and the final state. The initial state is zeros unless given; with
+    ``initial_state_from_input=True`` the input is a pair of the sequence and the initial state.
     """
 
     def __init__(self, cell: Any, initial_state: Any = None, initial_state_from_input: bool = False) -> None:

@@ -16,7 +16,7 @@ from foldloom.tracing.scope import user_line
 
 
 class Map(Block):
-    """The block applied to every element.
+    """Applies a block to every element.
 
     >>> from foldloom import blocks as fb
     >>> fb.Map(fb.Scalar()).eval([1, 2])
@@ -50,7 +50,7 @@ class Map(Block):
 
 
 class Broadcast(Block):
-    """A value as an endless sequence of itself, to go beside the elements of another: ``fb.Zip()`` ends with the shortest."""
+    """Repeats a value endlessly, to be zipped with a sequence: ``fb.Zip()`` stops at the shortest."""
 
     def __init__(self) -> None:
         self.gives = BroadcastSequenceType(self.takes)
@@ -60,7 +60,7 @@ class Broadcast(Block):
 
 
 class Zip(Block):
-    """From a tuple of sequences the sequence of tuples, as long as the shortest."""
+    """From a tuple of sequences to the sequence of tuples, as long as the shortest."""
 
     def __init__(self) -> None:
         self.settle()
@@ -89,7 +89,8 @@ class Zip(Block):
 
 
 class ZipWith(Pipe):
-    """``fb.Zip() >> fb.Map(block)``: the block applied to the first elements of all sequences, to the second, and so on."""
+    """``fb.Zip() >> fb.Map(block)``: applies the block to the first elements of all sequences, then to the second,
+    and so on."""
 
     def __init__(self, elem_block: Any) -> None:
         super().__init__(Zip(), Map(elem_block))
@@ -99,7 +100,7 @@ class ZipWith(Pipe):
 
 
 class NGrams(Block):
-    """All runs of ``n`` neighbours, without padding: ``n - 1`` fewer than elements."""
+    """All windows of ``n`` consecutive elements, without padding."""
 
     def __init__(self, n: int) -> None:
         if n < 1:
@@ -119,8 +120,8 @@ class NGrams(Block):
 
 
 class Fold(Block):
-    """From the left: ``combine_block`` takes the pair of the state so far and the next element, and gives the next state. An empty
-    sequence gives the start."""
+    """A left fold: ``combine_block`` takes (state, element) and gives the next state. An empty sequence gives the
+    start."""
 
     def __init__(self, combine_block: Any, start_block: Any) -> None:
         self._combine, self._start = self.adopt(".combine", combine_block), self.adopt(".start", start_block)

@@ -1,4 +1,4 @@
-"""A block as an ordinary module."""
+"""The module that `fb.compile` makes of a block."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Self
 
 import torch
 
-from foldloom.blocks.block import Block, all_blocks
+from foldloom.blocks.block import Block
 from foldloom.blocks.compiler.planner import Planner, deep_recursion
 from foldloom.blocks.compiler.program import Labels, MetricRows, Program, no_rows, tidied
+from foldloom.blocks.compiler.traversal import all_blocks
 from foldloom.blocks.compiler.validation import check_root
 from foldloom.blocks.inference import known
 from foldloom.blocks.lowering.cells import ModuleNames, NamedCell
@@ -27,15 +28,15 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def given(value: torch.Tensor) -> torch.Tensor:
-    """What was given, given back: a copy, because constants of the model may be among it."""
+    """Returns a copy of its input, for outputs that are constants or given values."""
     return value.clone()
 
 
 class Model(torch.nn.Module):
-    """``model(examples)`` is the block's output for each example, stacked; made by `fb.compile`.
+    """``model(examples)`` applies a block to each example and stacks the outputs. Made by `fb.compile`.
 
-    A tensor comes as ``[n, ...]``, a tuple as a tuple, a sequence as an `fl.Ragged`. If the block has metrics, the result is a
-    pair of the output and a dict from their names to `MetricRows`.
+    A tensor comes as ``[n, ...]``, a tuple as a tuple, a sequence as an `fl.Ragged`. If the block has metrics, the
+    result is a pair of the output and a dict from metric names to `MetricRows`.
     """
 
     def __init__(self, root: Block, *, scheduler: Scheduler | None = None, objects_at_root: bool = False) -> None:
@@ -129,21 +130,21 @@ class Model(torch.nn.Module):
 
     @property
     def plan(self) -> Planner:
-        """``model.plan(examples)`` plans a batch that ``model`` runs later, here or in another process; ``collate_fn=model.plan``.
-        Takes examples, kept recordings, or both."""
+        """``model.plan(examples)`` plans a batch for ``model`` to run later, here or in another process. Takes
+        examples, recordings, or both. Use it as ``collate_fn=model.plan``."""
         return self._planner
 
     def record(self, example: Any) -> Recording:
-        """What one example asks for. Kept, it makes planning a reshuffled epoch free of Python per node. It holds no weights
-        and names its cells, so it can be kept on disk and run with another instance of the model."""
+        """The recording of one example. Planning a batch of recordings takes no Python per node. A recording holds
+        no weights and refers to cells by name, so it can be saved and run by another instance of the model."""
         return self._planner.record(example)
 
     def record_each(self, examples: Sequence[Any]) -> list[Recording]:
-        """`record` for each of several, which costs less than for one at a time."""
+        """`record` for each of several examples, faster than one at a time."""
         return self._planner.record_each(examples)
 
     def one_example(self, example: Any) -> Any:
-        """The output for one example alone, computed at once; inside `fl.batch`, recorded like any other code.
+        """The output for one example, computed immediately; inside `fl.batch`, recorded like any other code.
 
         Metrics are a dict from names to lists of values, or of pairs of value and label.
         """
@@ -158,12 +159,12 @@ class Model(torch.nn.Module):
         }
 
     def max_depth(self, example: Any) -> int:
-        """How many computations on this example wait for each other."""
+        """The length of the longest chain of dependent computations for this example."""
         return self._planner.depth(example)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        # Numbers that blocks make of Python objects must meet the weights in the weights' dtype.
+        # Numbers in examples are converted to the dtype that the weights now have.
         for declared in _FLOATING:
             current = getattr(torch, self._dtypes.get(declared, declared))
             self._dtypes[declared] = dtype_name(fn(torch.empty(0, dtype=current)).dtype)
