@@ -75,7 +75,7 @@ class Block(copying.Copyable, copying.Portable, Lowerable):
         """The ops whose results may be in the output, if those of ``inputs`` may be in the input (see `describing`).
 
         The default is safe for every block: parts may get the input and each other's outputs, and all of it may come out. A tighter
-        bound saves loops in exported files. Not asked of blocks that have a function.
+        bound saves loops in exported files. Not called for blocks that have a function.
         """
         parts = [part for _, part in self.parts]
         fed_back = NO_OPS.union(*[through(part, inputs) for part in parts])
@@ -111,7 +111,7 @@ class Block(copying.Copyable, copying.Portable, Lowerable):
         state = {name: value for name, value in self.__getstate__().items() if name not in ("_arguments", "_declared")}
         return {**state, "_printed": repr(self), "_printed_path": self.path}
 
-    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+    def infer_signatures(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
         """Make the block's cell infer its signatures now. Processes without weights use what was inferred."""
 
     def check_wiring(self) -> None:
@@ -125,7 +125,7 @@ class Block(copying.Copyable, copying.Portable, Lowerable):
         """The blocks this one is made of, each with its place as error messages print it."""
         return self._parts
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         """The parts that are evaluated for every input."""
         return ()
 
@@ -259,12 +259,12 @@ class Block(copying.Copyable, copying.Portable, Lowerable):
         """The position in the output tuple of the item with this key."""
         return key
 
-    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+    def always_evaluates(self, goal: object, seen: set[Block]) -> bool:
         """Whether evaluating this block evaluates ``goal`` for every input."""
         if self in seen:
             return False
         seen.add(self)
-        return any(part.certainly_meets(goal, seen) for part in self.certain_parts())
+        return any(part.always_evaluates(goal, seen) for part in self.always_evaluated())
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -365,7 +365,7 @@ class Pipe(Generated, Block):
                 ),
             )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return self._stages
 
     def describe(self, to: Describing) -> Described:

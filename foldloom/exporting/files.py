@@ -108,14 +108,16 @@ def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> No
                 external_data=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        raise ExportError(f"{_lacking(error)}. Write it with other operations, or export to .pt2") from error
+        raise ExportError(
+            f"{_unsupported_operation(error)}. Write it with other operations, or export to .pt2"
+        ) from error
     assert converted is not None
-    _forget_where_it_was_made(converted.model)
+    _strip_source_locations(converted.model)
     converted.model.metadata_props[KEY] = static.description.to_json()
     converted.save(path)
 
 
-def _forget_where_it_was_made(model: Any) -> None:
+def _strip_source_locations(model: Any) -> None:
     """Remove the source locations of nodes, which are half of a small file."""
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
@@ -124,7 +126,7 @@ def _forget_where_it_was_made(model: Any) -> None:
         value.metadata_props.clear()
 
 
-def _lacking(error: BaseException) -> str:
+def _unsupported_operation(error: BaseException) -> str:
     """The operation that the conversion failed at, from the innermost error."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -12,7 +12,7 @@ import torch
 from foldloom.blocks.compiler.model import Model
 from foldloom.errors import ExportError, ValueNotReadyError
 from foldloom.exporting.describing import described_program
-from foldloom.exporting.learning import Learned, add_blocks
+from foldloom.exporting.op_table import OpTable, add_blocks
 from foldloom.exporting.static import StaticGraph
 from foldloom.exporting.tracing import named_weights, traced
 from foldloom.graph.recording import Recording
@@ -21,7 +21,7 @@ from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.portable import NotPortableError
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
-from foldloom.runtime.results import asked_for, filled
+from foldloom.runtime.results import filled, requested
 from foldloom.tracing import record
 from foldloom.tracing.cells.core import find_cell
 from foldloom.tracing.functions.kernels import is_function
@@ -72,7 +72,7 @@ class StaticModel:
         """Record and plan a batch of examples."""
         recorder = Recorder(self.description)
         results = [result for example in examples for result in replayed(self._recorded(example), recorder)]
-        places = [asked_for(recorder, result) for result in results]
+        places = [requested(recorder, result) for result in results]
         feeds = feeds_of(recorder)
         tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
         for tensor, dims in zip(tensors, dynamic_dims(feeds), strict=True):
@@ -92,23 +92,23 @@ def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, par
     Loops in several ``parts`` need less padding and take longer to compile.
     """
     recorded = partial(_recorded, model)
-    learned = Learned(model)
+    table = OpTable(model)
     program, why = None, _CODE
     if isinstance(model, Model):
         program, why = _program(model)
-        add_blocks(learned, model, program, why, bool(len(examples)))
+        add_blocks(table, model, program, why, bool(len(examples)))
     elif not len(examples):
         raise ExportError(
             "what a model of code calls is learned from examples: `fl.export(model, path, examples)`, with a few that call all there is"
         )
     for example in examples:
-        learned.add_recording(recorded(example))
-    if not learned.ops:
+        table.add_recording(recorded(example))
+    if not table.ops:
         raise ExportError("the model calls no cell: there is nothing to export")
-    description = learned.description(program, why, version("foldloom"), parts)
-    modules = [find_cell(op.key, model).module for op in learned.ops if not is_function(op)]
+    description = table.description(program, why, version("foldloom"), parts)
+    modules = [find_cell(op.key, model).module for op in table.ops if not is_function(op)]
     named = named_weights(model, [module for module in modules if module is not None])
-    graph = StaticGraph(description, [traced(op, model) for op in learned.ops], named)
+    graph = StaticGraph(description, [traced(op, model) for op in table.ops], named)
     return StaticModel(graph, recorded)
 
 

@@ -15,7 +15,7 @@ from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.program import BlockProgram
 from foldloom.runtime.recorder import Cell, Recorder
 from foldloom.runtime.recordings import replayed
-from foldloom.runtime.results import asked_for, filled
+from foldloom.runtime.results import filled, requested
 from foldloom.runtime.sessions import session_of
 
 _RECURSION_LIMIT = 200_000
@@ -80,7 +80,7 @@ class Model:
                 except Exception as error:
                     error.add_note(f"in example {number} of the batch")
                     raise
-        places = [asked_for(recorder, result) for result in results]
+        places = [requested(recorder, result) for result in results]
         return Batch(feeds_of(recorder), places)
 
     def _own_program(self) -> Callable[[Recorder, Any], Any]:

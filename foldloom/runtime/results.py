@@ -27,13 +27,13 @@ class Place:
         self.type, self.number = type, number
 
 
-def asked_for(recorder: Recorder, result: Any) -> Any:
+def requested(recorder: Recorder, result: Any) -> Any:
     """Request all values in a result as outputs; returns the result with places instead of values."""
     if isinstance(result, Value):
         return Place(result.type, recorder.add_output(result))
     if isinstance(result, Rows):
         return Place(result.type, [recorder.add_output(value) for value in result.values])
-    return map_items(result, lambda item: asked_for(recorder, item))
+    return map_items(result, lambda item: requested(recorder, item))
 
 
 def filled(template: Any, outputs: Sequence[Any]) -> Any:

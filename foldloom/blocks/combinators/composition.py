@@ -75,7 +75,7 @@ class Record(Generated, Block):
             return key
         raise self.wiring_error(f"{shortened(self)} has no field {key!r}; it has {', '.join(map(repr, self._keys))}")
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return self._blocks
 
     def describe(self, to: Describing) -> Described:
@@ -140,7 +140,7 @@ class AllOf(Generated, Block):
                 ),
             )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return self._blocks
 
     def describe(self, to: Describing) -> Described:
@@ -298,7 +298,7 @@ class Composition(Generated, Block):
                     )
         self.check_unused()
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return [part for _, part in self._parts]
 
     def describe(self, to: Describing) -> Described:

@@ -117,7 +117,7 @@ class Function(Generated, Block):
             nesting = None
         return cell.signature(types, nesting, ())
 
-    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+    def infer_signatures(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
         for length in _TRIED_LENGTHS:
             self._signature(cell, with_dtypes(known(self.takes), dtypes), length)
 
@@ -277,8 +277,8 @@ class _Constant(torch.nn.Module):
         super().__init__()
         self.value = value
 
-    def forward(self, asking: torch.Tensor) -> torch.Tensor:
-        return self.value.expand(len(asking), *self.value.shape)
+    def forward(self, calls: torch.Tensor) -> torch.Tensor:
+        return self.value.expand(len(calls), *self.value.shape)
 
 
 @converts(lambda value: isinstance(value, (torch.Tensor, np.ndarray)))
@@ -288,8 +288,8 @@ class FromTensor(Block):
 
     def __init__(self, tensor: torch.Tensor | np.ndarray[Any, Any] | float) -> None:
         self._tensor: torch.Tensor | None = torch.as_tensor(tensor)
-        self._learns = self._tensor.requires_grad
-        self._function = _Constant(tensor) if self._learns and isinstance(tensor, torch.Tensor) else None
+        self._trainable = self._tensor.requires_grad
+        self._function = _Constant(tensor) if self._trainable and isinstance(tensor, torch.Tensor) else None
         self.takes = VoidType()
         self.gives = TensorType(self._tensor.shape, dtype_name(self._tensor.dtype))
 
@@ -301,15 +301,15 @@ class FromTensor(Block):
         return ("constant", id(self._tensor))
 
     def describe(self, to: Describing) -> Described:
-        if self._learns:
+        if self._trainable:
             return {"kind": "learned", "cell": to.cell(self)}
         assert isinstance(self.gives, TensorType)
         return {"kind": "constant", "value": to.constant(self._tensor, self.gives)}
 
-    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
-        if self._learns:
+    def infer_signatures(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+        if self._trainable:
             cell.signature((Type((), "int64"),), None, ())
 
     def state_without_weights(self) -> dict[str, Any]:
         state = super().state_without_weights()
-        return {**state, "_tensor": None, "_function": None} if self._learns else state
+        return {**state, "_tensor": None, "_function": None} if self._trainable else state

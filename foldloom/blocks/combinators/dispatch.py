@@ -88,10 +88,10 @@ class OneOf(Generated, Block):
                 ),
             )
 
-    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+    def always_evaluates(self, goal: object, seen: set[Block]) -> bool:
         before = [self._key] if self._pre is None else [self._key, self._pre]
-        return any(part.certainly_meets(goal, seen) for part in before) or all(
-            case.certainly_meets(goal, set(seen)) for case in self._cases.values()
+        return any(part.always_evaluates(goal, seen) for part in before) or all(
+            case.always_evaluates(goal, set(seen)) for case in self._cases.values()
         )
 
     def describe(self, to: Describing) -> Described:
@@ -212,7 +212,7 @@ class ForwardDeclaration(Copyable, Portable):
         if self.resolved is not None:
             raise WiringError(f"{self!r} is resolved already, to {shortened(self.resolved)}\n  at {user_line()}")
         resolved = _Resolution(self, block)
-        if resolved.certainly_meets(self, set()):
+        if resolved.always_evaluates(self, set()):
             raise WiringError(
                 f"{self!r} would be resolved to {shortened(resolved.block)}, which needs itself whatever the input is: it would never end. Some "
                 f"case of an fb.OneOf, fb.Optional or fb.Map must do without\n  at {user_line()}"
@@ -264,7 +264,7 @@ class _Resolution(Block):
             ),
         )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return (self.block,)
 
     def lowered(self, lower: Lowering) -> Run:
@@ -288,9 +288,9 @@ class Reference(Generated, Block):
                 f"{self.declaration!r}, made at {self.declaration._line}, was never resolved: write `declaration.resolve_to(block)`"
             )
 
-    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+    def always_evaluates(self, goal: object, seen: set[Block]) -> bool:
         resolved = self.declaration.resolved
-        return self.declaration is goal or (resolved is not None and resolved.certainly_meets(goal, seen))
+        return self.declaration is goal or (resolved is not None and resolved.always_evaluates(goal, seen))
 
     def describe(self, to: Describing) -> Described:
         return {"kind": "reference", "block": to.block(self.declaration.resolved)}

@@ -167,7 +167,7 @@ class RNN(Block):
                 "starts with: fb.RNN(cell, initial_state=fb.Zeros(...))"
             )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return () if self._initial is None else (self._initial,)
 
     def describe(self, to: Describing) -> Described:

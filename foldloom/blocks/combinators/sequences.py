@@ -159,7 +159,7 @@ class Fold(Block):
             lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(combine)} takes {other}",
         )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return (self._start,)
 
     def describe(self, to: Describing) -> Described:

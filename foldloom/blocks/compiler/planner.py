@@ -92,12 +92,12 @@ class Planner:
             recording = record(lambda value: self._program.computed(value)[0], example)
         return int(recording.graph.depth_of_node.max(initial=0))
 
-    def _announce(self) -> None:
+    def _infer_signatures(self) -> None:
         """Infer the signatures of all cells now, for processes without weights."""
         root, cells, given, dtypes, *_ = self._parts
         for block, cell in cells.items():
             try:
-                block.announce(cell, dtypes)
+                block.infer_signatures(cell, dtypes)
             except CellError:
                 # A function with a fixed dtype may reject the dtype of the weights. Its signatures are then those of
                 # examples recorded so far.
@@ -107,7 +107,7 @@ class Planner:
             given.signature((Type(type.fixed(), dtype),), None, ())
 
     def __reduce__(self) -> tuple[Callable[[bytes], Planner], tuple[bytes]]:
-        self._announce()
+        self._infer_signatures()
         stream = io.BytesIO()
         try:
             _WithoutWeights(stream).dump(self._parts)

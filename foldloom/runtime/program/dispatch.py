@@ -36,7 +36,7 @@ def _optional(block: dict[str, Any], to: Interpreting) -> RecorderRun:
 
 @interpreter("reference")
 def _reference(block: dict[str, Any], to: Interpreting) -> RecorderRun:
-    """The block that it refers to may contain it, so its function is asked for at the first call."""
+    """The block that it refers to may contain it, so its function is looked up at the first call."""
     target: list[RecorderRun] = []
 
     def run(recorder: Any, value: Any) -> Any:

@@ -26,7 +26,7 @@ from foldloom.tracing.functions.kernels import is_function
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
-class Learned:
+class OpTable:
     """The ops of a model, numbered, and which of them read whose results."""
 
     def __init__(self, owner: object) -> None:
@@ -128,45 +128,45 @@ def json_nesting(nesting: Any) -> Any:
     return name, keys if kind is dict else len(parts), tuple([json_nesting(part) for part in parts])
 
 
-def add_blocks(learned: Learned, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
+def add_blocks(table: OpTable, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
     """Add the ops that the blocks of a model call and their order, as far as the types determine them. Examples must
     show the rest."""
     op_of_block: dict[Block, int] = {}
     missing = [why] if program is None else []
     for block, name in model.cell_names.items():
         cell = find_cell(name, model)
-        op = _Asking(name, cell.label, cell).op_of(block, model.dtypes)
+        op = _SignatureProbe(name, cell.label, cell).op_of(block, model.dtypes)
         if op is None:
             missing.append(
                 f"{shortened(block)} takes an extent or a number of tensors that differs from example to example"
             )
         else:
-            learned.add_op(op)
-            op_of_block[block] = learned.ops[op]
+            table.add_op(op)
+            op_of_block[block] = table.ops[op]
     if missing and not has_examples:
         raise ExportError(
             f"what this model calls is not known without examples, `fl.export(model, path, examples)`: {missing[0]}"
         )
     if program is not None and not missing:
         for maker, reader in readers_in(model.root, op_of_block):
-            learned.add_reader(maker, reader)
+            table.add_reader(maker, reader)
 
 
-class _Asking(NamedCell):
+class _SignatureProbe(NamedCell):
     """A cell that notes the ops whose signatures are inferred."""
 
     def op_of(self, block: Block, dtypes: Mapping[str, str]) -> Op | None:
         """The op that a block calls; None if it calls several, depending on the example."""
-        self.__dict__["asked"] = {}
+        self.__dict__["ops"] = {}
         try:
-            block.announce(self, dtypes)
+            block.infer_signatures(self, dtypes)
         except CellError:
             # A function with a fixed dtype may reject the dtype of the weights.
             return None
-        asked = list(self.__dict__["asked"])
-        return asked[0] if len(asked) == 1 else None
+        ops = list(self.__dict__["ops"])
+        return ops[0] if len(ops) == 1 else None
 
     def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         found = super().signature(types, nesting, settings)
-        self.__dict__["asked"][found.op] = None
+        self.__dict__["ops"][found.op] = None
         return found
