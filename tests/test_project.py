@@ -49,7 +49,16 @@ def test_docstrings_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", "docs/guide.md", "docs/data.md", "docs/models.md", "docs/training.md", "docs/views.md"]
+    "path",
+    [
+        "README.md",
+        "docs/guide.md",
+        "docs/data.md",
+        "docs/extending.md",
+        "docs/models.md",
+        "docs/training.md",
+        "docs/views.md",
+    ],
 )
 def test_code_blocks_run(path: str) -> None:
     """All Python blocks of a page, as one program."""

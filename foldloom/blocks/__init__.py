@@ -1,4 +1,4 @@
-"""Blocks: small typed functions from Python objects to tensors, put together into models over data of any shape."""
+"""Blocks: small typed functions from Python objects to tensors, and combinators that build models from them."""
 
 from foldloom.blocks.block import Block, Identity, Pipe, convert_to_block
 from foldloom.blocks.combinators.composition import AllOf, Composition, Record

@@ -1,37 +1,52 @@
-"""Blocks, and putting them one after the other.
+"""The base class of blocks, and blocks in series.
 
-A block is a function from one type to another: a description, that holds no data and belongs to nobody, so it may stand in
-several places at once. `fb.compile` makes a model of it.
+A block is a function from one type to another. It holds no data, so the same block can be part of several others.
+`fb.compile` makes a model of a block.
 """
 
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import torch
 
 from foldloom.blocks import copying
-from foldloom.blocks.combinators.wires import Wire, connect_in_scope
-from foldloom.blocks.compiler.cells import cell_key
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run
-from foldloom.blocks.compiler.model import Model
-from foldloom.blocks.compiler.planner import Portable
+from foldloom.blocks.describing import NO_OPS, Described, Describing, Ops, Through
 from foldloom.blocks.inference import Clash, Unknown, attempt, head, known, unify, wait_for_head
+from foldloom.blocks.lowering.cells import cell_key
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.interpreting import interpreted
+from foldloom.blocks.lowering.lowering import Lowerable, Lowering, Run
 from foldloom.blocks.printing import expression, shortened
-from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, TensorType, convert_to_type
+from foldloom.blocks.types import BlockType, convert_to_type
+from foldloom.blocks.wires import Wire, connect_in_scope
 from foldloom.errors import BlockInputError, BlockTypeError, MissingKeyError, WiringError
+from foldloom.runtime.portable import NotPortableError
 from foldloom.tracing.cells.core import Cell, cell
 from foldloom.tracing.scope import user_line
 
 
-class Block(copying.Copyable, Portable):
-    """From one input to one output. Made of other blocks, its ``parts``, or at the end of them."""
+class Evaluator(Protocol):
+    """A model of one block, as `Block.eval` uses it."""
 
-    __array_ufunc__ = None  # so that `array >> block` asks the block
+    def one_example(self, example: Any) -> Any: ...
+
+    def max_depth(self, example: Any) -> int: ...
+
+
+class Block(copying.Copyable, copying.Portable, Lowerable):
+    """A function from one input to one output, possibly made of other blocks, its ``parts``.
+
+    A kind of block is a subclass. It sets ``takes`` and ``gives`` or infers them in ``_infer``, and defines `describe`, with an
+    interpreter of its kind in `foldloom.runtime.program`. With these it runs and can be exported.
+    """
+
+    evaluator: ClassVar[Callable[[Block], Evaluator]]
+    """Makes a model of a block. Set by `compiler.model`, which imports this module."""
+
+    __array_ufunc__ = None  # numpy leaves `array >> block` to the block
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _line: str
     _printed = ""
@@ -52,50 +67,66 @@ class Block(copying.Copyable, Portable):
 
     # --- what a kind of block defines ----------------------------------------------------------------------------
 
-    @abstractmethod
+    def describe(self, to: Describing) -> Described:
+        """The block as a JSON object: its ``kind``, its settings, and its parts by number."""
+        raise NotPortableError("its class does not define `describe`")
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        """The ops whose results may be in the output, if those of ``inputs`` may be in the input (see `describing`).
+
+        The default is safe for every block: parts may get the input and each other's outputs, and all of it may come out. A tighter
+        bound saves loops in exported files. Not called for blocks that have a function.
+        """
+        parts = [part for _, part in self.parts]
+        fed_back = NO_OPS.union(*[through(part, inputs) for part in parts])
+        return inputs.union(fed_back, *[through(part, inputs | fed_back) for part in parts])
+
     def lowered(self, lower: Lowering) -> Run:
-        """The block as a Python function of a value of its input type, called for every example while it is recorded."""
+        """The block as a Python function of a value of its input type, which runs for every example while it is recorded.
+
+        By default the interpreter of the block's kind makes it from the description."""
+        return interpreted(self, lower)
 
     def _infer(self) -> None:
-        """Find out more about the types, from what is known of them by now."""
+        """Infer what can be inferred about the types now. Called again when more is known."""
 
     @property
     def function(self) -> Callable[..., Any] | None:
-        """What the block computes on tensors with the batch first; None if it only passes values on."""
+        """What the block computes on batched tensors; None if it only passes values on."""
         return None
 
     def cell_key(self) -> Hashable:
-        """Blocks of equal keys share a cell. Asked only of blocks that have a function."""
+        """Blocks with equal keys share a cell. Only called for blocks that have a function."""
         return cell_key(cast(Callable[..., Any], self.function), None)
 
     def make_cell(self) -> Cell:
         return cell(cast(Callable[..., Any], self.function))
 
     def metrics(self) -> dict[str, BlockType]:
-        """The metrics that this very block collects, and what each takes."""
+        """The metrics that this block collects, without those of its parts: their names and input types."""
         return {}
 
     def state_without_weights(self) -> dict[str, Any]:
-        """What another process needs to record with this block: everything but what only runs where the weights are."""
+        """The attributes that another process needs to record with this block."""
         state = {name: value for name, value in self.__getstate__().items() if name not in ("_arguments", "_declared")}
         return {**state, "_printed": repr(self), "_printed_path": self.path}
 
-    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
-        """Ask the block's cell what the block will ask it, so that it knows the answer where there are no weights."""
+    def infer_signatures(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+        """Make the block's cell infer its signatures now. Processes without weights use what was inferred."""
 
     def check_wiring(self) -> None:
-        """Complain about what is missing, now that a model is to be made."""
+        """Raise `WiringError` if something is missing. Called when a model is made."""
 
     def check_types(self) -> None:
-        """Complain about types that are still unknown, when there is more to say than that."""
+        """Raise `BlockTypeError` for an unknown type, if the block can say more about it than the general error."""
 
     @property
     def parts(self) -> Sequence[tuple[str, Block]]:
-        """The blocks this one is made of, each with the place where it stands."""
+        """The blocks this one is made of, each with its place as error messages print it."""
         return self._parts
 
-    def certain_parts(self) -> Iterable[Block]:
-        """The parts that are evaluated whatever the input is."""
+    def always_evaluated(self) -> Iterable[Block]:
+        """The parts that are evaluated for every input."""
         return ()
 
     def copied(self, fresh: copying.Fresh) -> Block:
@@ -106,12 +137,12 @@ class Block(copying.Copyable, Portable):
 
     @property
     def input_type(self) -> BlockType | None:
-        """What the block takes; None as long as it is not known."""
+        """The type of the input; None while it is unknown."""
         return None if isinstance(head(self.takes), Unknown) else known(self.takes)
 
     @property
     def output_type(self) -> BlockType | None:
-        """What the block gives; None as long as it is not known."""
+        """The type of the output; None while it is unknown."""
         return None if isinstance(head(self.gives), Unknown) else known(self.gives)
 
     def set_input_type(self, type: Any) -> Self:
@@ -124,7 +155,7 @@ class Block(copying.Copyable, Portable):
         return self.set_input_type(input_type).set_output_type(output_type)
 
     def set_input_type_classes(self, *classes: type[BlockType]) -> Self:
-        """The input must be of one of these kinds of types, whichever that will be."""
+        """Require the input type to be an instance of one of these classes."""
         return self._declare_classes(self.takes, classes, "takes")
 
     def set_output_type_classes(self, *classes: type[BlockType]) -> Self:
@@ -151,17 +182,17 @@ class Block(copying.Copyable, Portable):
         return self
 
     def fit(self, one: BlockType, other: BlockType, message: Callable[[BlockType, BlockType], str]) -> None:
-        """Make two types the same, or say in words why they are not; the message gets both as far as they are known."""
+        """Unify two types, or raise `BlockTypeError`. ``message`` gets both types, as far as they are known."""
         try:
             unify(one, other)
         except Clash as clash:
             whole = (known(one), known(other))
             parts = (known(clash.one), known(clash.other))
             detail = "" if parts in (whole, whole[::-1]) else f": {parts[0]} is not {parts[1]}"
-            raise self.type_error(message(*whole) + detail + _hint(clash)) from None
+            raise self.type_error(message(*whole) + detail + clash.hint()) from None
 
     def give(self, found: BlockType) -> None:
-        """This is what the output turns out to be."""
+        """Unify the output type with what was inferred for it."""
         self.fit(
             found, self.gives, lambda gives, wanted: f"{shortened(self)} gives {gives}, but {wanted} is wanted of it"
         )
@@ -184,20 +215,20 @@ class Block(copying.Copyable, Portable):
     # --- structure -----------------------------------------------------------------------------------------------
 
     def adopt(self, place: str, part: Any) -> Block:
-        """Take another block, or what can be made one, as a part."""
+        """Add a part, converted to a block if necessary. ``place`` is how error messages print its place."""
         block = convert_to_block(part)
         self._parts.append((place, block))
         block._wholes.append((weakref.ref(self), place))
         return block
 
     def settle(self) -> None:
-        """To be called at the end of the constructor: everything that can be known of the types now, is."""
+        """Infer the types as far as possible. Call it at the end of the constructor."""
         with attempt():
             self._infer()
 
     @property
     def path(self) -> str:
-        """Where the block stands, from the outermost block that it is a part of."""
+        """The place of the block inside the outermost block that contains it, for error messages."""
         if self._printed_path:
             return self._printed_path
         steps = [shortened(self)]
@@ -218,46 +249,47 @@ class Block(copying.Copyable, Portable):
         return Pipe(other, self)
 
     def __getitem__(self, key: Any) -> Wire:
-        """One of several outputs, to be read in a composition."""
+        """One item of the output, to be read by other blocks of a composition."""
         return Wire(self, key)
 
     def __iter__(self) -> Any:
         raise TypeError(f"{shortened(self)} is a block, not a sequence; its outputs are read one by one: `block[0]`")
 
     def position_of(self, key: Any) -> Any:
-        """Where an output stands that is read under this key."""
+        """The position in the output tuple of the item with this key."""
         return key
 
-    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
-        """Whether evaluating this block evaluates the goal, whatever the input is."""
+    def always_evaluates(self, goal: object, seen: set[Block]) -> bool:
+        """Whether evaluating this block evaluates ``goal`` for every input."""
         if self in seen:
             return False
         seen.add(self)
-        return any(part.certainly_meets(goal, seen) for part in self.certain_parts())
+        return any(part.always_evaluates(goal, seen) for part in self.always_evaluated())
 
     @property
     def module(self) -> torch.nn.Module | None:
-        """A module that the block calls as it is, not as a cell."""
+        """A module that the block calls directly instead of through a cell. Its weights belong to the model."""
         return None
 
     def reads(self, *sources: Any) -> Self:
-        """Inside ``with composition.scope():`` only: the input is the output of another block, or the tuple of several."""
+        """Connect the input to the output of another block, or to the tuple of several. Only inside ``with
+        composition.scope():``."""
         connect_in_scope(self, sources)
         return self
 
     def copy(self) -> Self:
-        """The same block with weights of its own, drawn anew where its modules know how (``reset_parameters``)."""
+        """A copy with weights of its own, initialized again where modules define ``reset_parameters``."""
         return cast(Self, copying.Fresh()(self))
 
     # --- use -----------------------------------------------------------------------------------------------------
 
     def eval(self, example: Any) -> Any:
-        """The output for one example; with metrics, the output and the metrics."""
-        return Model(self, objects_at_root=True).one_example(example)
+        """The output for one example; with metrics, a pair of the output and the metrics."""
+        return type(self).evaluator(self).one_example(example)
 
     def max_depth(self, example: Any) -> int:
-        """How many computations on this example wait for each other."""
-        return Model(self, objects_at_root=True).max_depth(example)
+        """The length of the longest chain of dependent computations for this example."""
+        return type(self).evaluator(self).max_depth(example)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "takes": known(self.takes), "gives": known(self.gives), "_wholes": []}
@@ -270,7 +302,7 @@ _conversions: list[tuple[Callable[[Any], bool], Callable[[Any], Block]]] = []
 
 
 def converts(accepts: Callable[[Any], bool]) -> Callable[[type[Block]], type[Block]]:
-    """A kind of block that stands for values of another kind wherever a block is asked for."""
+    """Class decorator: `convert_to_block` wraps values that ``accepts`` accepts in this kind of block."""
 
     def register(kind: type[Block]) -> type[Block]:
         _conversions.append((accepts, kind))
@@ -280,7 +312,7 @@ def converts(accepts: Callable[[Any], bool]) -> Callable[[type[Block]], type[Blo
 
 
 def convert_to_block(value: Any) -> Block:
-    """A block from what may stand for one: a module or function over tensors, a tensor or array, a record of blocks."""
+    """Wrap a module, a function over tensors, a tensor, an array, or a record of blocks in a block."""
     if isinstance(value, Block):
         return value
     for accepts, make in _conversions:
@@ -292,31 +324,22 @@ def convert_to_block(value: Any) -> Block:
     )
 
 
-def _hint(clash: Clash) -> str:
-    kinds = {type(clash.one), type(clash.other)}
-    if kinds == {PyObjectType, TensorType}:
-        return ". Python objects become tensors through fb.Tensor, fb.Scalar or fb.Vector; tensors never become Python objects"
-    if kinds == {PyObjectType, BroadcastSequenceType}:
-        return ". Make the tensor first and repeat it then: fb.Scalar() >> fb.Broadcast()"
-    if kinds == {TensorType}:
-        one, other = cast(TensorType, clash.one), cast(TensorType, clash.other)
-        if one.shape == other.shape:
-            return f". Only the dtypes differ: {one.dtype} and {other.dtype}"
-    return ""
-
-
-class Identity(Written, Block):
-    """What comes in goes out."""
+class Identity(Generated, Block):
+    """Returns its input."""
 
     def __init__(self) -> None:
         self.gives = self.takes
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "identity"}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         return value
 
 
-class Pipe(Written, Block):
-    """``Pipe(a, b, c)`` is ``a >> b >> c``: each block's output is the next one's input. ``Pipe()`` passes its input on.
+class Pipe(Generated, Block):
+    """``Pipe(a, b, c)`` is ``a >> b >> c``: the output of each block is the input of the next. ``Pipe()`` returns its
+    input.
 
     >>> from foldloom import blocks as fb
     >>> (fb.GetItem('numbers') >> fb.Map(fb.Scalar()) >> fb.Sum()).eval({'numbers': [1, 2, 3]})
@@ -342,12 +365,20 @@ class Pipe(Written, Block):
                 ),
             )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return self._stages
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "pipe", "stages": [to.block(stage) for stage in self._stages]}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
         for stage in self._stages:
-            value = page.block(stage, value)
+            inputs = through(stage, inputs)
+        return inputs
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        for stage in self._stages:
+            value = code.block(stage, value)
         return value
 
     def __repr__(self) -> str:
@@ -355,5 +386,5 @@ class Pipe(Written, Block):
 
 
 def _stages(block: Block) -> list[Block]:
-    """Pipes are joined, so that they cost nothing while recording."""
+    """The stages of a pipe. Nested pipes are flattened."""
     return block._stages if type(block) is Pipe else [block]

@@ -1,4 +1,4 @@
-"""Copies of blocks, with weights of their own."""
+"""Copies of blocks: with weights of their own, or without weights for another process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ import torch
 class Copyable(ABC):
     @abstractmethod
     def copied(self, fresh: Fresh) -> Any:
-        """One like this, with ``fresh`` applied to all that it was made of."""
+        """A copy of this, made from the same arguments with ``fresh`` applied to them."""
+
+
+class Portable(ABC):
+    """Can be pickled without its weights."""
+
+    @abstractmethod
+    def state_without_weights(self) -> dict[str, Any]:
+        """Its attributes in the other process."""
 
 
 class Fresh:
-    """Copies what a block was made of: blocks and modules become new ones, each once, so that what shared weights still does;
-    everything else stays."""
+    """Copies the arguments of blocks. Blocks, modules and trainable tensors are copied once each, so that copies share weights where
+    the originals did. Everything else is kept."""
 
     def __init__(self) -> None:
         self._copies: dict[int, Any] = {}
@@ -38,7 +46,7 @@ class Fresh:
         return value
 
     def remember(self, original: object, made: Any) -> None:
-        """What is being copied may contain itself: this is its copy."""
+        """Register a copy that is not finished yet: a recursive block contains itself."""
         self._copies[id(original)] = made
 
     def _block(self, block: Copyable) -> Any:

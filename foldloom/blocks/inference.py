@@ -1,8 +1,8 @@
-"""Types are found by unification, in both directions, while blocks are put together.
+"""Type inference by unification, in both directions, while blocks are combined.
 
-A block is made with a type for its input and one for its output; what is not known yet is an `Unknown` in its place. Putting
-two blocks together makes two types one: unknowns are bound, and each block that was waiting for one of them looks again. What
-fails is undone, so that a notebook cell that raised can be mended and run again with the same blocks.
+Each block has an input and an output type; an unknown type is an `Unknown`. Connecting two blocks unifies two types:
+unknowns are bound, and blocks that wait for them infer again. A failed attempt is rolled back, so that in a notebook
+the same blocks can be connected again after an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from foldloom.blocks.types import (
 
 
 class Unknown(BlockType):
-    """A type that is not known yet."""
+    """A type variable."""
 
     def __init__(self) -> None:
         self.bound: BlockType | None = None
@@ -41,14 +41,29 @@ class Unknown(BlockType):
         return "an unknown type" if self.bound is None else repr(self.bound)
 
 
-class Clash(Exception):  # noqa: N818 - says which types differ; whoever connects blocks says it in words
+class Clash(Exception):  # noqa: N818 - internal; `Block.fit` turns it into an error
     def __init__(self, one: BlockType, other: BlockType) -> None:
         super().__init__(one, other)
         self.one, self.other = one, other
 
+    def hint(self) -> str:
+        """How to mend a common mistake, as the end of a message."""
+        kinds = {type(self.one), type(self.other)}
+        if kinds == {PyObjectType, TensorType}:
+            return ". Python objects become tensors through fb.Tensor, fb.Scalar or fb.Vector; tensors never become Python objects"
+        if kinds == {PyObjectType, BroadcastSequenceType}:
+            return ". Make the tensor first and repeat it then: fb.Scalar() >> fb.Broadcast()"
+        if (
+            isinstance(self.one, TensorType)
+            and isinstance(self.other, TensorType)
+            and self.one.shape == self.other.shape
+        ):
+            return f". Only the dtypes differ: {self.one.dtype} and {self.other.dtype}"
+        return ""
+
 
 class _Attempt(threading.local):
-    """Bindings of the outermost attempt that is going on, and who is still to look at them."""
+    """The bindings of the current outermost attempt, and the callbacks that wait for them."""
 
     active = False
 
@@ -61,7 +76,7 @@ _attempt = _Attempt()
 
 
 class attempt:  # noqa: N801 - read as `with attempt():`
-    """All that is unified within holds, or none of it.
+    """A transaction: if an error is raised inside, all bindings are undone.
 
     A class, because a generator would put a frame of the standard library between an error and the user's line.
     """
@@ -88,14 +103,14 @@ class attempt:  # noqa: N801 - read as `with attempt():`
 
 
 def head(type: BlockType) -> BlockType:
-    """The type as far as its outermost kind is known."""
+    """The type with its outermost variable resolved."""
     while isinstance(type, Unknown) and type.bound is not None:
         type = type.bound
     return type
 
 
 def known(type: BlockType) -> BlockType:
-    """The type with everything in its place that is known by now."""
+    """The type with all bound variables resolved."""
     type = head(type)
     return type.with_parts([known(part) for part in type.parts])
 
@@ -108,7 +123,7 @@ def unknowns(type: BlockType) -> list[Unknown]:
 
 
 def wait(type: BlockType, look: Callable[[], None]) -> bool:
-    """Whether something in the type is unknown; then ``look`` is called when more is known."""
+    """Whether the type contains unknowns. If so, ``look`` is called when one of them is bound."""
     found = unknowns(type)
     for unknown in found:
         unknown.call(look)
@@ -116,7 +131,7 @@ def wait(type: BlockType, look: Callable[[], None]) -> bool:
 
 
 def wait_for_head(type: BlockType, look: Callable[[], None]) -> bool:
-    """The same for its outermost kind alone."""
+    """`wait` for the outermost type alone."""
     outermost = head(type)
     if isinstance(outermost, Unknown):
         outermost.call(look)
@@ -125,7 +140,7 @@ def wait_for_head(type: BlockType, look: Callable[[], None]) -> bool:
 
 
 def unify(one: BlockType, other: BlockType) -> None:
-    """Make two types the same, or raise `Clash`. Only within an `attempt`."""
+    """Make two types equal, or raise `Clash`. Only inside an `attempt`."""
     one, other = head(one), head(other)
     if one is other:
         return
@@ -146,7 +161,7 @@ def unify(one: BlockType, other: BlockType) -> None:
 
 
 def _unify_objects(one: BlockType, other: BlockType) -> None:
-    """A list or tuple of Python objects is a Python object."""
+    """A list or tuple of Python objects is also a Python object."""
     composite = other if isinstance(one, PyObjectType) else one
     if isinstance(composite, BroadcastSequenceType) or not isinstance(
         composite, (TupleType, SequenceType, PyObjectType)

@@ -1,4 +1,4 @@
-"""Modules that are often wanted between blocks. Any other module is as good: there is nothing special about these."""
+"""Common modules. Blocks accept any other module as well."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Initializer = Callable[[torch.Tensor], Any]
 
 
 class FC(LazyModuleMixin, nn.Module):
-    """A fully connected layer from a vector of any size, found out when blocks are put together, to one of ``num_units``.
+    """A fully connected layer to ``num_units``. Its input size is inferred from the block before it.
 
-    ``weight_norm=True`` learns the length and the direction of each unit's weights apart.
+    ``weight_norm=True`` learns the norm and the direction of each unit's weights separately.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Vector(3) >> fb.FC(2)).output_type
@@ -80,8 +80,8 @@ class FC(LazyModuleMixin, nn.Module):
 
 
 class Embedding(nn.Module):
-    """A row of a table for a whole number; with ``mod_inputs=True`` any number at all, by its absolute value modulo the number of
-    rows."""
+    """An embedding table. With ``mod_inputs=True`` it accepts any integer: the row is its absolute value modulo the
+    number of rows."""
 
     def __init__(
         self,
@@ -109,12 +109,12 @@ class Embedding(nn.Module):
 
 
 class FractalNet(nn.Module):
-    """Fractal networks (Larsson, Maire, Shakhnarovich 2017): each block of depth d + 1 mixes one layer with two blocks of
-    depth d in a row.
+    """Fractal networks (Larsson, Maire, Shakhnarovich 2017): a block of depth d + 1 mixes one layer with two
+    consecutive blocks of depth d.
 
-    With ``drop_path=True`` paths are dropped in training, for every member of a batch on its own: with probability
-    ``p_local_drop_path`` each join drops its base case, its recursive case or neither, and otherwise one path of equal depth is kept
-    throughout.
+    With ``drop_path=True`` paths are dropped during training, independently for each member of a batch. With
+    probability ``p_local_drop_path`` each join drops its base case, its recursive case or neither; otherwise one path
+    of equal depth is kept throughout.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class FractalNet(nn.Module):
         return x
 
     def _join(self, x: torch.Tensor) -> Join:
-        """How the two cases of a join at some depth become one, for this batch."""
+        """A function that mixes the two cases of a join at a given depth, for this batch."""
         if not (self.drop_path and self.training):
             return lambda base, recursive, _: self.mixer(base, recursive)
         column = (len(x), *[1] * (x.ndim - 1))

@@ -1,4 +1,4 @@
-"""Blocks print as the expression that made them."""
+"""The repr of blocks: the expression that creates them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def printed(value: Any) -> str:
 
 
 def shortened(value: Any) -> str:
-    """For messages: long expressions lose their middle."""
+    """The repr for error messages, with the middle of long ones left out."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 4 :]}"

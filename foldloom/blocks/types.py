@@ -1,14 +1,14 @@
-"""What flows between blocks.
+"""The types of values between blocks.
 
-    PyObjectType              anything of Python's: a tree, a record, a word, a list of any of them
-    TensorType                one tensor of known shape and dtype
-    TupleType                 a fixed number of things, each of its own type
-    SequenceType              any number of things of one type
-    BroadcastSequenceType     one thing, as often as it is asked for
+    PyObjectType              any Python object: a tree, a record, a word, a list of such
+    TensorType                a tensor of known shape and dtype
+    TupleType                 a fixed number of values, each of its own type
+    SequenceType              any number of values of one type
+    BroadcastSequenceType     one value, repeated endlessly
     VoidType                  nothing
 
-Blocks look at the shape of Python objects (which keys, how many) and compute on tensors; a tuple or sequence of Python objects
-is a Python object itself.
+Blocks look up keys and lengths in Python objects, and compute on tensors. A tuple or sequence of Python objects is a
+Python object too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from foldloom.errors import BlockTypeError
 
 
 class BlockType:
-    """One of the types above."""
+    """The base class of types."""
 
     @property
     def parts(self) -> tuple[BlockType, ...]:
-        """The types that this one is made of."""
+        """The types that this one contains."""
         return ()
 
     def with_parts(self, parts: Sequence[BlockType]) -> BlockType:
@@ -36,31 +36,31 @@ class BlockType:
 
     @property
     def size(self) -> int:
-        """How many numbers a value has; a type whose values differ in size has none."""
+        """The number of elements of a value. Raises an error if values differ in size."""
         raise BlockTypeError(f"{self} has no fixed size")
 
     def terminal_types(self) -> Iterator[BlockType]:
-        """The types at the ends of all tuples, in order."""
+        """The leaves of nested tuple types, in order."""
         yield self
 
     def for_each_terminal(self, function: Callable[[BlockType, Any], None], value: Any) -> None:
-        """Call a function with each terminal type and its part of a value."""
+        """Call a function with each leaf type and the corresponding part of a value."""
         for type, part in zip(self.terminal_types(), self.flatten(value), strict=True):
             function(type, part)
 
     def flatten(self, value: Any) -> list[Any]:
-        """The parts of a value, one for each terminal type."""
+        """The parts of a value, one for each leaf type."""
         return [value]
 
     def unflatten(self, parts: Iterable[Any]) -> Any:
-        """A value from its parts: what `flatten` takes apart."""
+        """A value from its parts: the inverse of `flatten`."""
         return next(iter(parts))
 
 
 @dataclass(frozen=True, init=False)
 class TensorType(BlockType):
-    """A tensor of one example, without a batch dimension. The dtype is torch's default unless given; an extent that differs from
-    example to example is None.
+    """The type of a tensor of one example, without the batch dimension. The dtype defaults to torch's default. A
+    dimension that differs between examples is None.
 
     >>> TensorType([3], 'int64').size
     3
@@ -84,11 +84,11 @@ class TensorType(BlockType):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all examples have tensors of one shape."""
+        """Whether all dimensions are known."""
         return None not in self.shape
 
     def fixed(self, length: int = 0) -> tuple[int, ...]:
-        """The shape, with this length wherever examples differ."""
+        """The shape, with ``length`` in place of unknown dimensions."""
         return tuple([length if extent is None else extent for extent in self.shape])
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class VoidType(BlockType):
 
 
 def dtype_name(dtype: Any) -> str:
-    """A dtype by its name: of torch's, of numpy's, or a name already."""
+    """The name of a dtype of torch or numpy, or of a name."""
     if dtype is None:
         dtype = torch.get_default_dtype()
     name = str(dtype).removeprefix("torch.") if isinstance(dtype, (torch.dtype, str)) else np.dtype(dtype).name
@@ -177,7 +177,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def convert_to_type(value: Any) -> BlockType:
-    """Types in short: 42 is a vector of 42 numbers, 'int64' a scalar, [3, 4, 'int32'] a matrix, a tuple a tuple.
+    """A type from its short form: 42 is a vector of size 42, 'int64' a scalar, [3, 4, 'int32'] a matrix, a tuple a
+    tuple type.
 
     >>> convert_to_type((150, 'int64'))
     TupleType(TensorType([150], 'float32'), TensorType([], 'int64'))
@@ -202,7 +203,7 @@ def convert_to_type(value: Any) -> BlockType:
 
 
 def canonicalize_type(type: Any) -> BlockType:
-    """Tuples and sequences of Python objects are Python objects.
+    """Replaces tuples and sequences of Python objects by Python objects.
 
     >>> canonicalize_type(SequenceType(TupleType(PyObjectType(), PyObjectType())))
     PyObjectType()
@@ -216,7 +217,7 @@ def canonicalize_type(type: Any) -> BlockType:
 
 
 def with_dtypes(type: BlockType, dtypes: Mapping[str, str]) -> BlockType:
-    """The type with every dtype replaced that has another by now."""
+    """The type with dtypes replaced according to a mapping."""
     if isinstance(type, TensorType):
         return TensorType(type.shape, dtypes.get(type.dtype, type.dtype))
     return type.with_parts([with_dtypes(part, dtypes) for part in type.parts])

@@ -1,4 +1,4 @@
-"""A model as one static graph, and that as a file."""
+"""Export: a model as one static graph, and the graph as a file."""
 
 from foldloom.exporting.files import export
 from foldloom.exporting.model import StaticBatch, StaticModel, static_model

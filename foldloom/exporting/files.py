@@ -24,25 +24,26 @@ from foldloom.tracing.weights import module_of
 
 _SUFFIXES = (".onnx", ".pt2")
 PARTS = 3
-"""Of a loop in a file. A Tree-LSTM that merges 4,749 times at batch 256 does so on 21,515 places in one part, on 7,569 in three."""
+"""Into how many parts a loop is split. With one part, the 4,749 merges of a Tree-LSTM at batch 256 are padded to 21,515; with three, to
+7,569."""
 
 
 @runtime_checkable
 class Exportable(Protocol):
-    """A model that has something else exported than itself: a module whose ``forward`` gives what its loss is made of, say, exports what
-    answers."""
+    """A model that exports something else than its ``forward``: if ``forward`` computes a loss, say, it exports what
+    predicts."""
 
     def to_export(self) -> Callable[..., Any]:
-        """A compiled block, or a function of one example."""
+        """What to export: a compiled block, or a function of one example."""
 
 
 def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] = ()) -> None:
-    """Write a model into one file, ``.onnx`` or ``.pt2``, that runs examples of every shape.
+    """Write a model to a file, ``.onnx`` or ``.pt2``, that runs examples of every shape.
 
-    ``model`` is a compiled block, or a module or function of one example that never asks for a computed value. Of the latter, ``examples``
-    show what it calls: which cells, with which types and settings, and in which order. The model is exported as it is in evaluation
-    mode. A module with a method ``to_export``, as all models of `foldloom.models` have, is exported as what that gives.
-    `foldloom.runtime.Model` runs the file, without torch if it is an ``.onnx``.
+    ``model`` is a compiled block, or a module or function of one example that never needs a computed value. For code,
+    ``examples`` must show what it calls: which cells, with which types and settings, and in which order. Models are
+    exported in evaluation mode. A module with a method ``to_export``, like all models of `foldloom.models`, is exported
+    as what that returns. `foldloom.runtime.Model` runs the file; an ``.onnx`` needs no torch.
     """
     export_to(model, [path], examples)
 
@@ -50,7 +51,8 @@ def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] 
 def export_to(
     model: Callable[..., Any], paths: Sequence[str | Path], examples: Sequence[Any] = (), parts: int = PARTS
 ) -> None:
-    """The same as several files: most of the time goes into what they share. Loops of fewer ``parts`` are exported faster, and run slower."""
+    """`export` to several files, which share most of the work. Loops in fewer ``parts`` export faster and run
+    slower."""
     for path in paths:
         if Path(path).suffix not in _SUFFIXES:
             raise ExportError(
@@ -90,7 +92,7 @@ def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> No
             importlib.import_module(package)
         except ImportError as error:
             raise ExportError(f"to write {path} {package} is needed: pip install 'foldloom[export]'") from error
-    # It imports onnxscript, which those who write .pt2 need not have.
+    # Imported here because it imports onnxscript, which .pt2 does not need.
     translations = importlib.import_module("foldloom.exporting.translations").TRANSLATIONS
     names = static.description.input_names()
     outputs = [f"values_{number}" for number in range(len(static.description.types))]
@@ -106,15 +108,17 @@ def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> No
                 external_data=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        raise ExportError(f"{_lacking(error)}. Write it with other operations, or export to .pt2") from error
+        raise ExportError(
+            f"{_unsupported_operation(error)}. Write it with other operations, or export to .pt2"
+        ) from error
     assert converted is not None
-    _forget_where_it_was_made(converted.model)
+    _strip_source_locations(converted.model)
     converted.model.metadata_props[KEY] = static.description.to_json()
     converted.save(path)
 
 
-def _forget_where_it_was_made(model: Any) -> None:
-    """Every node says on which line of which file it was made: half of a small file, and nobody's business."""
+def _strip_source_locations(model: Any) -> None:
+    """Remove the source locations of nodes, which are half of a small file."""
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         node.doc_string = None
@@ -122,8 +126,8 @@ def _forget_where_it_was_made(model: Any) -> None:
         value.metadata_props.clear()
 
 
-def _lacking(error: BaseException) -> str:
-    """Which operation the conversion fails at: the innermost error says it."""
+def _unsupported_operation(error: BaseException) -> str:
+    """The operation that the conversion failed at, from the innermost error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"ONNX cannot express what the model computes: {_first_line(error)}"
@@ -135,10 +139,10 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _evaluating(model: object) -> Iterator[None]:
-    """The model in evaluation mode, and each of its modules as it was afterwards."""
+    """Evaluation mode inside; every module gets its own mode back."""
     whole = module_of(model)
     found = [] if whole is None else list(whole.modules())
-    # A cell has its module's children, but not the module itself, among its own.
+    # The submodules of a cell are its module's children, without the module itself.
     modules = {*found, *[module.module for module in found if isinstance(module, Cell) and module.module is not None]}
     before = [module.training for module in modules]
     for module in modules:
@@ -152,7 +156,7 @@ def _evaluating(model: object) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the converter says of itself: packages that it could use, and its own deprecated calls."""
+    """Silences the log messages and deprecation warnings of the ONNX converter."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

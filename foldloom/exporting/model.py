@@ -1,4 +1,4 @@
-"""A model as a static graph, and the way from examples to its inputs and from its outputs to results."""
+"""A model as a static graph, with the conversion from examples to its inputs and from its outputs to results."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from foldloom.blocks.compiler.model import Model
 from foldloom.errors import ExportError, ValueNotReadyError
 from foldloom.exporting.describing import described_program
-from foldloom.exporting.learning import Learned, add_blocks
-from foldloom.exporting.packing import NotPortableError
+from foldloom.exporting.op_table import OpTable, add_blocks
 from foldloom.exporting.static import StaticGraph
 from foldloom.exporting.tracing import named_weights, traced
 from foldloom.graph.recording import Recording
 from foldloom.runtime.description import Array, Description
 from foldloom.runtime.feeds import feeds_of
+from foldloom.runtime.portable import NotPortableError
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
-from foldloom.runtime.results import asked_for, filled
+from foldloom.runtime.results import filled, requested
 from foldloom.tracing import record
 from foldloom.tracing.cells.core import find_cell
 from foldloom.tracing.kernels import is_function
@@ -33,7 +33,7 @@ _CODE = (
 
 
 def dynamic_dims(feeds: Mapping[str, Array]) -> list[Sequence[int]]:
-    """For each input of a static graph, which of its extents differ from batch to batch."""
+    """The dynamic dimensions of each input of a static graph."""
     return [_dynamic_dims(name, feed) for name, feed in feeds.items()]
 
 
@@ -41,24 +41,24 @@ def _dynamic_dims(name: str, feed: Array) -> Sequence[int]:
     kind = name.partition("_")[0]
     if kind in ("arena", "output"):
         return (0,)
-    if kind == "index":  # (round,) slot, member
+    if kind == "index":  # [round,] slot, member
         return (0, 2) if feed.ndim == 3 else (1,)
     return range(feed.ndim)
 
 
 class StaticBatch(NamedTuple):
-    """A batch of examples as a static graph takes it, and where their results will be in what it gives."""
+    """A batch of examples as inputs of a static graph, and the places of its results in the outputs."""
 
     tensors: tuple[torch.Tensor, ...]
     places: list[Any]
 
     def results(self, outputs: Sequence[torch.Tensor]) -> list[Any]:
-        """The result of each example, from the outputs of the graph: rows of them, gradients and all."""
+        """The result of each example from the outputs of the graph, differentiable."""
         return [filled(place, outputs) for place in self.places]
 
 
 class StaticModel:
-    """A model whose ``graph`` is an ordinary module, which can be compiled once for all shapes.
+    """A model whose ``graph`` is an ordinary module that can be compiled once for all shapes.
 
     ``torch.compile(static.graph, fullgraph=True, dynamic=True)`` takes the tensors of any ``static.batch(examples)``.
     """
@@ -72,43 +72,43 @@ class StaticModel:
         """Record and plan a batch of examples."""
         recorder = Recorder(self.description)
         results = [result for example in examples for result in replayed(self._recorded(example), recorder)]
-        places = [asked_for(recorder, result) for result in results]
+        places = [requested(recorder, result) for result in results]
         feeds = feeds_of(recorder)
         tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
         for tensor, dims in zip(tensors, dynamic_dims(feeds), strict=True):
-            # The compiler would take an extent for fixed until it meets another one, and then compile again.
+            # Otherwise the compiler would specialise on the first size and compile again for the next.
             torch._dynamo.mark_dynamic(tensor, list(dims))
-            # A loop that begins with what needs no gradient gives none to what its later rounds read of its earlier ones.
+            # If the initial state of a while_loop needs no gradient, none flows between its iterations.
             tensor.requires_grad_(tensor.is_floating_point() and torch.is_grad_enabled())
         return StaticBatch(tensors, places)
 
 
 def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, parts: int = 1) -> StaticModel:
-    """One graph, without a shape of its own, for all examples.
+    """One graph with dynamic shapes for all examples.
 
-    ``model`` is a compiled block, whose cells and types are known, or a module or function of one example that never asks for a computed
-    value, of which ``examples`` show what it calls. Blocks need examples only where their cells take extents that are not fixed.
+    ``model`` is a compiled block, or a module or function of one example that never needs a computed value. For code,
+    ``examples`` must show what it calls. Blocks need examples only if their cells take dynamic shapes.
 
-    A loop of several ``parts`` wastes less on rounds that are narrower than others, and takes longer to compile.
+    Loops in several ``parts`` need less padding and take longer to compile.
     """
     recorded = partial(_recorded, model)
-    learned = Learned(model)
+    table = OpTable(model)
     program, why = None, _CODE
     if isinstance(model, Model):
         program, why = _program(model)
-        add_blocks(learned, model, program, why, bool(len(examples)))
+        add_blocks(table, model, program, why, bool(len(examples)))
     elif not len(examples):
         raise ExportError(
             "what a model of code calls is learned from examples: `fl.export(model, path, examples)`, with a few that call all there is"
         )
     for example in examples:
-        learned.add_recording(recorded(example))
-    if not learned.ops:
+        table.add_recording(recorded(example))
+    if not table.ops:
         raise ExportError("the model calls no cell: there is nothing to export")
-    description = learned.description(program, why, version("foldloom"), parts)
-    modules = [find_cell(op.key, model).module for op in learned.ops if not is_function(op)]
+    description = table.description(program, why, version("foldloom"), parts)
+    modules = [find_cell(op.key, model).module for op in table.ops if not is_function(op)]
     named = named_weights(model, [module for module in modules if module is not None])
-    graph = StaticGraph(description, [traced(op, model) for op in learned.ops], named)
+    graph = StaticGraph(description, [traced(op, model) for op in table.ops], named)
     return StaticModel(graph, recorded)
 
 

@@ -1,4 +1,4 @@
-"""Python values and functions as JSON: constants by what they are, functions by their expression or by where they are found."""
+"""Python values and functions as JSON: constants by value, functions as an expression or by their qualified name."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleT
 from typing import Any
 
 from foldloom.runtime.expressions import FUNCTIONS, METHODS, free_names, problem_with
-from foldloom.runtime.portable import CONTAINERS, find
+from foldloom.runtime.portable import CONTAINERS, NotPortableError, find
 
 _PLAIN = (type(None), bool, int, float, str)
 _MAKERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
-class NotPortableError(ValueError):
-    """What cannot be written down and found again elsewhere."""
-
-
 def packed(value: Any) -> Any:
-    """A value of Python's own kinds, or a function, as JSON."""
+    """A function, or a value of Python's builtin types, as JSON."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -74,7 +70,8 @@ def _named(function: Any) -> Any:
 
 
 def _packed_expression(function: FunctionType) -> Any:
-    """A function of one argument that is one expression, as that; None if it is not, or says more than an exported one may."""
+    """A function of one argument whose body is one expression, as that expression. None if it is not, or if the
+    expression is not allowed."""
     arguments = inspect.signature(function).parameters
     found = _lambda_body(function.__code__) if function.__name__ == "<lambda>" else _returned(function)
     if found is None or len(arguments) != 1 or problem_with(found) is not None:
@@ -93,7 +90,7 @@ def _packed_expression(function: FunctionType) -> Any:
 
 
 def packed_constant(value: Any) -> Any:
-    """What an expression refers to by a name: data, never code."""
+    """A constant that an expression refers to. Code is not allowed."""
     if callable(value):
         raise NotPortableError(f"{value!r:.60} is code")
     return packed(value)
@@ -105,7 +102,7 @@ def _names_of(function: FunctionType) -> Mapping[str, Any]:
 
 
 def _returned(function: Callable[..., Any]) -> ast.expr | None:
-    """What a function returns whose only statement, but for its docstring, is to return."""
+    """The expression of a function that consists of one return statement, possibly after a docstring."""
     try:
         module = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):
@@ -119,12 +116,13 @@ def _returned(function: Callable[..., Any]) -> ast.expr | None:
 
 
 def _lambda_body(code: CodeType) -> ast.expr | None:
-    """The expression of a lambda: of those that begin on its line, the one within which all its instructions are said to stand."""
+    """The expression of a lambda: the only one on its line that encloses the source positions of all its
+    instructions."""
     try:
         module = ast.parse("".join(linecache.getlines(code.co_filename)))
     except SyntaxError:
         return None
-    # An instruction that stands for no code of the user's has a place of no extent.
+    # Instructions that the compiler inserted have an empty source range.
     places = [
         (line, column)
         for line, last_line, column, last_column in code.co_positions()

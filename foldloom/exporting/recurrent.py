@@ -1,7 +1,7 @@
-"""torch's recurrent modules over sequences of any lengths, as a loop over time.
+"""torch's recurrent modules over sequences of different lengths, as a loop over time.
 
-Their own code takes packed sequences, which Python lays out from the lengths. In a graph without a shape of its own the lengths are values like any
-other: all sequences go on together, and those that are over keep the state they had.
+Their own code needs packed sequences, whose layout Python computes from the lengths. In a graph with dynamic shapes the
+lengths are tensors. So all sequences run in lockstep, and those that have ended keep their state.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from foldloom.graph.ragged import Ragged
 
 States = tuple[Tensor, ...]
-"""What a network shows, and for an LSTM what it remembers: [members, size] each."""
+"""The hidden state, and for an LSTM the cell state: [members, size] each."""
 
 
 def along_rows(module: torch.nn.RNNBase, sequences: Ragged, *initial: Tensor) -> list[Ragged | Tensor]:
-    """What it shows at every row, and the last states of each sequence: [members, layers and directions, size] each."""
+    """The outputs for every row, and the final states of each sequence: [members, layers * directions, size] each."""
     values = sequences.values
     directions = 2 if module.bidirectional else 1
     last: list[States] = []
@@ -49,7 +49,7 @@ def _along(module: torch.nn.RNNBase, suffix: str, sequences: Ragged, start: Stat
     next_states = _CELLS[module.mode]
     lengths = sequences.lengths
     first = lengths.cumsum(0) - lengths
-    # What does not depend on the states is computed for all rows at once.
+    # The input projection does not depend on the state, so it runs once for all rows.
     seen = F.linear(sequences.values, getattr(module, "weight_ih" + suffix), getattr(module, "bias_ih" + suffix, None))
     rows = seen.shape[0]
 
@@ -60,7 +60,7 @@ def _along(module: torch.nn.RNNBase, suffix: str, sequences: Ragged, start: Stat
         goes_on = time < lengths
         row = first + (lengths - 1 - time if suffix.endswith("reverse") else time)
         after = next_states(seen.index_select(0, row.clamp(0, rows - 1)), states, weights)
-        # What is made of a sequence that is over goes to a row after the last.
+        # Outputs of sequences that have ended go to an extra row, which is dropped.
         shown = shown.index_put((torch.where(goes_on, row, rows),), after[0])
         kept = [torch.where(goes_on.unsqueeze(1), new, old) for new, old in zip(after, states, strict=True)]
         return time + 1, shown, *kept

@@ -1,7 +1,7 @@
-"""In which order ops run, and which of them in a loop.
+"""The order in which ops run, and which of them run in a loop.
 
-Ops that feed each other, or themselves, run in one loop; all others run once, in an order in which everything is made before it
-is read. So a sentence's characters, its words and its tags are three loops and a step, whatever their lengths.
+Ops that feed each other or themselves, a strongly connected component, run in one loop. All others run once, in
+topological order. So the characters, words and tags of a sentence are three loops and a step, whatever their lengths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from foldloom.runtime.description import Stage
 
 
 def stages_of(count: int, readers: Mapping[int, Set[int]], parts: int = 1) -> tuple[Stage, ...]:
-    """The stages of so many ops, where ``readers`` says which ops read what each of them makes; loops in so many parts."""
+    """The stages of ``count`` ops. ``readers`` maps each op to those that read its results. Loops are split into
+    ``parts``."""
     stages = []
     for group in _groups(count, readers):
         loop = len(group) > 1 or group[0] in readers.get(group[0], ())
@@ -21,7 +22,7 @@ def stages_of(count: int, readers: Mapping[int, Set[int]], parts: int = 1) -> tu
 
 
 def _groups(count: int, readers: Mapping[int, Set[int]]) -> list[list[int]]:
-    """The strongly connected components, makers before readers (Tarjan 1972)."""
+    """The strongly connected components in topological order (Tarjan 1972)."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
     stack: list[int] = []

@@ -1,8 +1,8 @@
-"""The static graph: all cells of a model, in one module without a shape of its own.
+"""The static graph: all cells of a model in one module with dynamic shapes.
 
-Values of one type live in one arena. A stage that runs once gathers the operands of all its calls, runs, and writes what it made; a
-loop does so round by round, with the arenas that it writes carried from one to the next. Which rows are read and written is not in
-the graph: it comes in as indices, whose extents are dynamic.
+All values of one type are rows of one tensor, their arena. A stage gathers the operands of all its calls, runs its ops,
+and writes their outputs; a loop does so in every round and carries the arenas that it writes. The graph gets the rows
+to read and write as index tensors of dynamic size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from foldloom.runtime.description import Description, OpOf, Stage
 
 
 class StaticGraph(torch.nn.Module):
-    """Takes the inputs that the description names, in order; gives the outputs of each type."""
+    """Takes the inputs that the description names, in order. Returns the requested values of each type."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class StaticGraph(torch.nn.Module):
         named: Mapping[tuple[Any, ...], tuple[str, Tensor]],
         name_of_weight: dict[tuple[Any, ...], str],
     ) -> str:
-        """The name under which a weight stands here: once, whoever uses it, and as the user's own where it is one."""
+        """The name of a weight in this module. Each weight is registered once, and a parameter of the user's as
+        itself."""
         key = weight_key(weight)
         known = name_of_weight.get(key)
         if known is not None:
@@ -93,12 +94,12 @@ class StaticGraph(torch.nn.Module):
         _, *last = while_loop(is_left, run, (start, *[arenas[type] for type in carried]))
         result = list(arenas)
         for type, arena in zip(carried, last, strict=True):
-            # Where gradients are wanted, a loop gives the last row of a stack whose height nobody knows: the next loop cannot take that.
+            # With gradients, while_loop returns a view of a tensor of unknown size, which the next loop cannot take.
             result[type] = arena.clone()
         return result
 
     def _written(self, stage: Stage, given: Mapping[str, Tensor], arenas: Sequence[Tensor]) -> list[Tensor]:
-        """The arenas after all ops of a stage have run on what is in them."""
+        """The arenas after the ops of a stage have run."""
         rows: list[list[Tensor]] = [[] for _ in arenas]
         blocks: list[list[Tensor]] = [[] for _ in arenas]
         for number in stage.ops:
@@ -130,7 +131,7 @@ def _operands(number: int, op: OpOf, given: Mapping[str, Tensor], arenas: Sequen
 
 
 def _places(number: int, op: OpOf, given: Mapping[str, Tensor]) -> list[Tensor]:
-    """The rows that each output goes to."""
+    """The rows that each output is written to."""
     next_row = len(op.dense_inputs)
     places = []
     for slot in range(len(op.outputs)):

@@ -1,6 +1,7 @@
-"""One op as a graph of torch's own operations, with its weights beside it.
+"""One op as a graph of torch operations, separate from its weights.
 
-Tracing op by op keeps everything of Foldloom's out of the static graph, names the cell that cannot be traced, and lets ops share weights.
+Ops are traced one by one. This keeps Foldloom's own code out of the graph, lets errors name the cell that cannot be
+traced, and lets ops share weights.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.weights import Weights, module_of
 
 _MEMBERS, _ROWS = 5, 7
-"""How many members, and rows of ragged operands, an op is traced with. It must not matter."""
+"""The batch size, and the rows of ragged operands, that an op is traced with. The graph is dynamic in both."""
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """``graph`` takes the weights, then for each operand its block and, if it is ragged, the lengths; it gives a block for each output."""
+    """``graph`` takes the weights, then for each operand its tensor and, if it is ragged, its lengths. It returns
+    one tensor for each output."""
 
     graph: torch.fx.GraphModule
     weights: tuple[torch.Tensor, ...]
@@ -77,7 +79,7 @@ class _Function(torch.nn.Module):
 
     def forward(self, *blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
         op: Op = self.__dict__["op"]
-        # Weights that are computed from weights are computed here, so that gradients find the way back.
+        # Weights that are computed from others are computed inside the trace, so that gradients reach those.
         kernel = _kernel(op, self.__dict__["owner"]) if is_function(op) and op.shared else self.__dict__["kernel"]
         remaining = iter(blocks)
         operands = [_operand(remaining, type.ragged) for type in op.inputs]
@@ -96,8 +98,8 @@ def _types(op: Op) -> str:
 
 @contextmanager
 def _lengths_as_symbols(kernel: Kernel, function: object) -> Iterator[None]:
-    """``len(x)`` of a traced tensor as a symbol, like ``x.shape[0]``, in the code of the cell and in ours. Python makes a plain number of
-    whatever ``__len__`` gives, so that a cell that asks would be traced for one number of members alone."""
+    """Inside, ``len(x)`` of a traced tensor is symbolic like ``x.shape[0]``, in the code of the cell and in ours.
+    Python converts the result of ``__len__`` to an int, which would specialise the trace to one batch size."""
     changed = [names for names in _globals_of(kernel, function) if "len" not in names]
     for names in changed:
         names["len"] = _length
@@ -115,7 +117,7 @@ def _length(value: Any) -> Any:
 
 
 def _globals_of(kernel: Kernel, function: object) -> list[dict[str, Any]]:
-    """The global names of the modules in which a kernel's code stands: each once."""
+    """The globals of all modules that the code of a kernel is in, each once."""
     own = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(_OURS)]
     functions = [function]
     functions += [type(module).forward for module in (kernel.module.modules() if kernel.module is not None else ())]
@@ -133,7 +135,7 @@ def weight_key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def named_weights(owner: object, modules: Sequence[torch.nn.Module]) -> dict[tuple[Any, ...], tuple[str, torch.Tensor]]:
-    """The user's own tensors by what a trace shows of them, under their paths."""
+    """The paths of the model's own weights, by the keys of `weight_key`."""
     whole = module_of(owner)
     found: dict[tuple[Any, ...], tuple[str, torch.Tensor]] = {}
     for module in (*(() if whole is None else (whole,)), *modules):

@@ -1,4 +1,4 @@
-"""Operations that the rules of `lazy` use and that torch's conversion to ONNX does not know."""
+"""ONNX translations of operations that batching rules use and torch's converter does not know."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from onnxscript import opset20
 
 onnx: Any = opset20
-"""Its annotations are of values; what a translation passes on are parts of a graph."""
+"""Typed as Any: it is annotated for eager values, but translations pass graph nodes."""
 
 
 def repeat_interleave(repeats: Any, output_size: Any = None) -> Any:
-    """Which run each of ``output_size`` numbers falls into: the number of runs that have ended before it."""
+    """For each of ``output_size`` positions the run that it is in: the number of runs that end before it."""
     ends = onnx.CumSum(repeats, onnx.Constant(value_int=0))
     places = onnx.Range(onnx.Constant(value_int=0), output_size, onnx.Constant(value_int=1))
     is_past = onnx.GreaterOrEqual(

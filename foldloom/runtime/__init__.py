@@ -1,4 +1,4 @@
-"""Runs files that `fl.export` wrote. Needs numpy and ONNX Runtime, and no torch."""
+"""Runs files that `fl.export` wrote, with numpy and ONNX Runtime. Needs no torch."""
 
 from foldloom.runtime.model import Model
 

@@ -1,7 +1,7 @@
-"""What an exported file says of itself: its types, its cells, the order in which they run, the program that calls them.
+"""The description in an exported file: its types, its ops, the order in which they run, and the program that calls
+them.
 
-It travels as JSON in the metadata of the file, and is all that is needed, beside the weights, to turn an example into the file's
-inputs.
+It is JSON in the metadata of the file. With the graph itself it is all that is needed to run examples.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy.typing as npt
 from foldloom.errors import ExportedFileError
 
 FORMAT = 2
-"""Counts the changes of what a file says of itself. Files of another format are refused."""
+"""The version of the description format. Files of other versions are refused."""
 
 KEY = "foldloom"
-"""Where in the metadata of a file its description stands."""
+"""The key of the description in the metadata of a file."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class TypeOf:
-    """The shape and dtype of one value of one example. All values of a type live in one arena."""
+    """The shape and dtype of a value of one example. All values of a type live in one arena."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -41,8 +41,9 @@ class TypeOf:
 class OpOf:
     """A cell with arguments of given types: the unit of batching. Types are numbers in the description's list.
 
-    An operand or output that is ``ragged`` has any number of rows, each of its type. ``nesting`` and ``settings`` tell calls of one cell apart
-    that have arguments of the same types; ``identity`` tells them apart in recordings; ``returns`` is the nesting of what it gives.
+    A ragged operand or output has any number of rows, each of its type. ``nesting`` and ``settings`` distinguish calls
+    of a cell with arguments of equal types. ``identity`` identifies the op in recordings. ``returns`` is the nesting of
+    the result.
     """
 
     cell: str
@@ -67,7 +68,8 @@ class OpOf:
 
 @dataclass(frozen=True)
 class Stage:
-    """Ops that run together: once, or in a loop because they feed each other. A loop has parts, which run one after the other."""
+    """Ops that run together: once, or in a loop because they feed each other. The parts of a loop run one after the
+    other."""
 
     ops: tuple[int, ...]
     loop: bool
@@ -76,8 +78,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Description:
-    """``program`` is how examples become calls of cells; where it cannot be told without torch, ``why`` says the reason. ``given`` is the cell
-    that recordings have where an example gives back what it was given, which the file need not compute."""
+    """``program`` has the blocks that turn examples into calls of cells; if they need torch, it is None and ``why``
+    says the reason. ``given`` is a cell that returns its input: it occurs in recordings and is not in the file."""
 
     types: tuple[TypeOf, ...]
     ops: tuple[OpOf, ...]
@@ -128,10 +130,11 @@ class Description:
         return names + [f"output_{number}" for number in range(len(self.types))]
 
     def index_names(self, number: int) -> list[str]:
-        """The inputs that say which rows an op reads and writes; in a loop, each part of it has its own, with the part's number at the end.
+        """The inputs with the rows that an op reads and writes. In a loop there is one set for each part, with the
+        number of the part as suffix.
 
-        ``index`` has a row of them for each operand and then for each output that is not ragged; for ragged ones ``rows`` and ``lengths`` say
-        what is read, and ``made`` where it is written.
+        ``index`` has the rows of each dense operand and then of each dense output. For ragged ones, ``rows`` and
+        ``lengths`` have what is read and ``made`` what is written.
         """
         op = self.ops[number]
         names = [f"index_{number}"] if op.dense_inputs or op.dense_outputs else []
@@ -144,12 +147,12 @@ _DERIVED = ("stage_of_op", "number_of_identity")
 
 
 def hashable(value: Any) -> Any:
-    """JSON has lists where descriptions have tuples."""
+    """Lists, which JSON has in place of tuples, as tuples."""
     return tuple([hashable(item) for item in value]) if isinstance(value, list) else value
 
 
 def packed_array(array: Array) -> dict[str, Any]:
-    """An array as JSON. Its bytes as they are: a number written in decimal would take several times the room."""
+    """An array as JSON. Its bytes are base64, which is several times smaller than decimal numbers."""
     return {"shape": list(array.shape), "dtype": array.dtype.name, "data": base64.b64encode(array.tobytes()).decode()}
 
 
@@ -159,7 +162,8 @@ def unpacked_array(packed: dict[str, Any]) -> Array:
 
 
 def rebuilt(nesting: Any, leaves: Sequence[Any]) -> Any:
-    """What a cell gives, from its outputs: ``None`` is one output, and a container says its kind, its keys and its parts."""
+    """The result of a cell from its outputs. A ``nesting`` of None is one output; a container has its kind, its keys
+    and its parts."""
     remaining = iter(leaves)
 
     def build(nesting: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Functions of one argument that are one expression, as text: what blocks ask of a Python object, most of the time.
+"""Functions of one argument that are a single expression, as text. Most functions of Python objects in blocks are such.
 
-``lambda tree: isinstance(tree, str)`` needs nothing but Python to be the same function elsewhere. Such an expression may use its argument,
-constants, and a few of Python's own functions and methods that look at data and change nothing; a file cannot make whoever runs it
-do anything else.
+An expression may use its argument, constants, and those builtin functions and methods that only read data. So a file
+from elsewhere cannot run other code.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NODES = (
 
 
 def problem_with(expression: ast.AST) -> str | None:
-    """What an expression does that it may not, if anything."""
+    """What an expression contains that is not allowed, if anything."""
     for node in ast.walk(expression):
         if not isinstance(node, _NODES):
             return f"it has {type(node).__name__} in it"
@@ -45,13 +44,13 @@ def problem_with(expression: ast.AST) -> str | None:
 
 
 def free_names(expression: ast.AST, argument: str) -> list[str]:
-    """The names that an expression uses besides its argument and Python's own functions."""
+    """The names in an expression besides its argument and the allowed builtins."""
     names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
     return sorted(names - FUNCTIONS - {argument})
 
 
 def function_of(text: str, argument: str, constants: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """The function that gives the value of an expression for its argument."""
+    """The function with this expression as its body."""
     expression = ast.parse(text, mode="eval")
     problem = problem_with(expression)
     if problem is not None or not argument.isidentifier():
@@ -59,7 +58,7 @@ def function_of(text: str, argument: str, constants: Mapping[str, Any]) -> Calla
             f"the program of this file has an expression that is not allowed, because {problem}: {text}"
         )
     own = {name: getattr(builtins, name) for name in FUNCTIONS}
-    function: Callable[[Any], Any] = eval(  # only what was checked above, with nothing but these names
+    function: Callable[[Any], Any] = eval(  # checked above, and no other names are visible to it
         compile(ast.parse(f"lambda {argument}: ({text})", mode="eval"), "<exported>", "eval"),
         {"__builtins__": {}, **own, **constants},
     )

@@ -1,11 +1,11 @@
-"""From what was recorded to the inputs of the file: arenas with what was given in them, and the rows of every call.
+"""From recorded calls to the inputs of the file: arenas with the given values, and the rows of every call.
 
-A loop has as many places in each of its rounds as in the widest. Trees are wide at their leaves and narrow at the root, so a loop comes in a
-few parts, each as wide as its own widest round; where to part them is decided here, for every batch anew.
+The rounds of a loop are padded to the widest. Trees are wide at the leaves and narrow at the root, so a loop is split
+into a few parts, each padded to its own widest round. The split is chosen for every batch.
 
-Every extent is at least two, so that the file meets no extent it was not made for. Where a round has fewer calls of an op than another, its last
-call stands again in their place and what it makes goes to a row that nobody reads: numbers that are real, and so is what
-follows from them, where numbers made up could be outside of what a cell takes.
+Every dimension is at least 2, because compilers specialise on 0 and 1. A round is padded by repeating its last call,
+whose output goes to a row that is never read. Repeated calls compute on real values, which are always in the domain of
+a cell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foldloom.runtime.description import Array, Description, OpOf, Stage
 from foldloom.runtime.recorder import NOTHING, SINK, Calls, Recorder
 
 LEAST = 2
-"""The smallest extent. Of one row or none, compilers make graphs of their own."""
+"""The smallest dimension: compilers specialise on 0 and 1."""
 
 
 def feeds_of(recorder: Recorder) -> dict[str, Array]:
@@ -49,7 +49,7 @@ def _arena(recorder: Recorder, number: int) -> Array:
 
 
 class _Sorted:
-    """All calls of an op, by their rounds."""
+    """All calls of an op, sorted by round."""
 
     def __init__(self, op: OpOf, calls: Calls) -> None:
         round = np.array(calls.rounds, np.int64)
@@ -61,19 +61,20 @@ class _Sorted:
         self.ragged = [
             _in_order(rows, lengths, order) for rows, lengths in zip(calls.ragged, calls.lengths, strict=True)
         ]
-        # A ragged output has a row for each row of the last ragged operand.
+        # A ragged output has as many rows as the last ragged operand.
         self.made = [_in_order(rows, calls.lengths[-1], order) for rows in calls.made]
 
 
 def _in_order(rows: list[int], lengths: list[int], order: Array) -> Array:
-    """The rows of each call, calls in another order."""
+    """The rows of each call, with the calls reordered."""
     ends = np.cumsum(lengths, dtype=np.int64)
     parts = [rows[ends[call] - lengths[call] : ends[call]] for call in order.tolist()]
     return np.array([row for part in parts for row in part], np.int64)
 
 
 def _parts(stage: Stage, calls: list[_Sorted]) -> list[tuple[int, int]]:
-    """From which round to which each part of a loop goes. A new one begins where all that is left is at most half as wide."""
+    """The first and last round of each part of a loop. A new part begins where all later rounds are at most half as
+    wide."""
     if not stage.loop:
         return [(0, 1)]
     members = np.bincount(np.concatenate([sorted_calls.round for sorted_calls in calls]))
@@ -90,7 +91,7 @@ def _parts(stage: Stage, calls: list[_Sorted]) -> list[tuple[int, int]]:
 def _indices(
     description: Description, number: int, calls: _Sorted, first: int, last: int, loop: bool
 ) -> Iterator[tuple[str, Array]]:
-    """The rows of the calls of some rounds: for each input its name and for each round a row of it."""
+    """The rows of the calls in some rounds: for each input its name and an array with a row for each round."""
     op = description.ops[number]
     begin, end = np.searchsorted(calls.round, (first, last)).tolist()
     if begin == end and not op.ragged_inputs:
@@ -103,7 +104,7 @@ def _indices(
         index[len(op.dense_inputs) :, end:] = SINK
         yield f"index_{number}", index[None]
         return
-    # The rows of a ragged operand that stand for nothing belong to a call that nobody asked for.
+    # The padding rows of a ragged operand need a padding call to belong to.
     places = _Places(calls.round[begin:end] - first, max(last - first, LEAST), spare=1 if op.ragged_inputs else 0)
     if op.dense_inputs or op.dense_outputs:
         rows = np.full((end - begin + 1, calls.rows.shape[1]), NOTHING)
@@ -126,7 +127,7 @@ def _of_calls(rows: Array, lengths: Array, begin: int, end: int) -> Array:
 
 
 class _Places:
-    """Which call stands in each place of each round, and whether it is there for its own sake."""
+    """The call at each place of each round, and whether the place is real or padding."""
 
     def __init__(self, round_of_call: Array, rounds: int, spare: int) -> None:
         counts = np.bincount(round_of_call, minlength=rounds)
@@ -134,12 +135,12 @@ class _Places:
         width = max(int(counts.max()) + spare, LEAST)
         place = ends - counts[:, None] + np.arange(width)
         self.real = place < ends
-        # Before the first call there is none to stand again: -1 is the row of nothing at the end of the table.
+        # Before the first call there is none to repeat: -1 is the last entry of the table, which reads row NOTHING.
         self.calls = np.minimum(place, ends - 1)
 
     def ragged(self, rows: Array, lengths: Array, spare: int) -> tuple[Array, Array]:
-        """The rows of each round, call after call, and how many each call has. Those left over are the last call's, which is
-        none of anybody's."""
+        """The rows of each round, call after call, and the number of rows of each call. Padding rows belong to the
+        last call, which is padding too."""
         of_call = np.where(self.real, np.append(lengths, 0)[self.calls], 0)
         totals = of_call.sum(1)
         width = max(int(totals.max()), LEAST)

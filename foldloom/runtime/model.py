@@ -15,34 +15,35 @@ from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.program import BlockProgram
 from foldloom.runtime.recorder import Cell, Recorder
 from foldloom.runtime.recordings import replayed
-from foldloom.runtime.results import asked_for, filled
+from foldloom.runtime.results import filled, requested
 from foldloom.runtime.sessions import session_of
 
 _RECURSION_LIMIT = 200_000
-"""Programs recurse as deep as the data, several calls a level; Python's own limit would be met at trees of a few hundred levels."""
+"""Programs recurse as deep as the data, with several calls per level. Python's default would limit trees to a few hundred levels."""
 
 Program = Callable[[Any, Any], Any]
-"""Takes the model, whose attributes are its cells, and one example; gives the example's result."""
+"""Takes the model, whose attributes are its cells, and one example; returns the result."""
 
 
 class Batch(NamedTuple):
-    """A batch of examples as a file takes it, and where their results will be in what it gives."""
+    """A batch of examples as inputs of a file, and the places of its results in the outputs."""
 
     feeds: dict[str, Array]
-    """The inputs of the file by their names, in order."""
+    """The inputs of the file by name, in order."""
     places: list[Any]
 
     def results(self, outputs: Sequence[Any]) -> list[Any]:
-        """The result of each example, from the outputs of the file in order: arrays, or tensors."""
+        """The result of each example, from the outputs of the file in order: arrays or tensors."""
         return [filled(place, outputs) for place in self.places]
 
 
 class Model:
-    """``Model(path)(examples)`` is a list of the result of each example, in arrays.
+    """``Model(path)(examples)`` is a list with the result of each example, as arrays.
 
-    A file of blocks knows how examples become calls of cells. For a model that was code, ``program`` says it: a function of the model and one
-    example, such as its ``forward``, that calls the cells by their names (``model.merge(left, right)``) and may call the model itself. ``modules`` are those whose functions the
-    file may call by name; ``threads`` is for ONNX Runtime, which takes as many as there are cores.
+    A file of blocks contains the program that turns examples into calls of cells. For a model that was code, pass
+    ``program``: a function of the model and one example, such as its ``forward``, that calls cells as attributes
+    (``model.merge(left, right)``) and may call the model itself. ``modules`` are those whose functions and block kinds
+    the file may use. ``threads`` is for ONNX Runtime, by default all cores.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Model:
         self._program = self._own_program() if program is None else self._given_program(program)
 
     def __call__(self, examples: Sequence[Any]) -> list[Any]:
-        """The result of each example, or recording of one (`fl.record`): of a file of blocks, what the block gives; with metrics, the pair of that and a dict from their names
-        to lists of rows, each with its label if it has one."""
+        """The result of each example, or of each recording of one (`fl.record`). With metrics, a result is a pair of
+        the output and a dict from metric names to lists of rows, each paired with its label if it has one."""
         batch = self.batch(examples)
         return batch.results(self._session.run(batch.feeds)) if batch.places else []
 
     def batch(self, examples: Sequence[Any]) -> Batch:
-        """What the file takes for a batch of examples: for whoever runs it by other means than this."""
+        """The inputs of the file for a batch of examples, to run it by other means."""
         recorder = Recorder(self.description)
         results = []
         with _deep_recursion():
@@ -79,7 +80,7 @@ class Model:
                 except Exception as error:
                     error.add_note(f"in example {number} of the batch")
                     raise
-        places = [asked_for(recorder, result) for result in results]
+        places = [requested(recorder, result) for result in results]
         return Batch(feeds_of(recorder), places)
 
     def _own_program(self) -> Callable[[Recorder, Any], Any]:
@@ -108,7 +109,7 @@ class Model:
 
 
 class _Part:
-    """A part of a model as a program sees it: a cell, or what has cells in it."""
+    """A cell of the model, or a submodule that contains cells, as a program sees it."""
 
     def __init__(
         self, path: str, paths: set[str], recorder: Recorder, program: Program, description: Description

@@ -1,4 +1,4 @@
-"""Python values and functions out of JSON: the counterpart of `exporting.packing`."""
+"""Python values and functions from JSON: the inverse of `exporting.packing`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from typing import Any
 from foldloom.errors import ExportedFileError
 from foldloom.runtime.expressions import FUNCTIONS, METHODS, function_of
 
+
+class NotPortableError(ValueError):
+    """A value or block that cannot be expressed as JSON."""
+
+
 CONTAINERS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def unpacked(value: Any, modules: Sequence[str] = ()) -> Any:
-    """Plain values stand for themselves; anything else is a dict, whose first key says what it is.
+    """Plain values are themselves; anything else is a dict whose first key is its kind.
 
-    ``modules`` are those whose functions a file may call by name. It may always call Python's own that only look at data.
+    ``modules`` are those whose functions a file may call by name. Builtins that only read data are always allowed.
     """
     if not isinstance(value, dict):
         return value
@@ -54,7 +59,7 @@ def _checked(name: str, allowed: bool) -> str:
 
 
 def imported(name: str, modules: Sequence[str]) -> Callable[..., Any]:
-    """A function by its module and its path in that."""
+    """A function from ``module:qualified.name``."""
     module, _, path = name.partition(":")
     owner, _, method = path.partition(".")
     if module == "builtins":

@@ -1,7 +1,7 @@
-"""``foldloom predict``: examples as lines in, results as lines of JSON out.
+"""``foldloom predict``: one example per line in, one JSON result per line out.
 
-``--model FILE`` has what `fl.export` wrote and takes examples in JSON; it needs no torch. ``--run FOLDER`` has what ``foldloom train``
-kept and takes lines as its task has them.
+``--model FILE`` runs a file of `fl.export` on examples in JSON and needs no torch. ``--run FOLDER`` runs a model that
+``foldloom train`` saved, on lines in the format of its task.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Commands = Any
 
 
 class Predictor(Protocol):
-    """What answers."""
+    """Parses lines and predicts results."""
 
     def parse(self, line: str, /) -> Any:
-        """An example; raises what is wrong with the line."""
+        """The example on a line. Raises `DataError` if it is malformed."""
 
     def __call__(self, examples: Sequence[Any], /) -> Sequence[Any]:
-        """A result for each."""
+        """The result of each example."""
 
 
 class ExportedModel:
-    """What `fl.export` wrote, as `foldloom predict` uses it."""
+    """A file of `fl.export` as a predictor."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -52,7 +52,7 @@ class ExportedModel:
 
 
 OpenRun = Callable[[Path, int], Predictor]
-"""From the folder of a training, and a number of threads. It needs torch, which is not known here."""
+"""From the folder of a training run and a number of threads. Passed in, because it needs torch."""
 
 
 def add_command(commands: Commands, open_run: OpenRun) -> None:
@@ -113,7 +113,7 @@ def _answer_all(predictor: Predictor, lines: Iterable[str], batch: int) -> None:
 
 
 def answers(predictor: Predictor, lines: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """A line for each of several numbered lines: ``{"result": ...}``, or ``{"error": ..., "line": ...}``."""
+    """One line for each of several numbered lines: ``{"result": ...}``, or ``{"error": ..., "line": ...}``."""
     examples: list[Any] = []
     errors: dict[int, str] = {}
     for place, (_, line) in enumerate(lines):
@@ -133,12 +133,12 @@ class _Result:
 
 
 def _results(predictor: Predictor, examples: Sequence[Any]) -> list[_Result | str]:
-    """What each example gives, or what is wrong with it."""
+    """The result of each example, or an error message."""
     if not examples:
         return []
     try:
         return [_Result(result) for result in predictor(examples)]
-    except Exception as error:  # whatever one example does, the next one is answered
+    except Exception as error:  # an error in one example must not affect others
         if len(examples) == 1:
             return [f"{type(error).__name__}: {error}"]
     return [result for example in examples for result in _results(predictor, [example])]
@@ -154,7 +154,7 @@ def _written(found: _Result | str, number: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as lists."""
+    """Converts arrays to lists."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""What a batch of examples asks of the cells, as the rows that every call reads and writes.
+"""Recording: the calls of cells for a batch of examples, as the rows that every call reads and writes.
 
-A value has its row in the arena of its type from the moment it is recorded, so that nothing remains to be placed afterwards. A call of a
-cell that stands in a loop runs in the round after the last of its operands that comes from the same loop.
+A value gets its row in the arena of its type when it is recorded, so there is no separate placement. A call in a loop
+runs in the round after the last of its operands that the same loop computes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from foldloom.errors import ArgumentError, ExportedFileError
 from foldloom.runtime.description import Array, Description, OpOf, rebuilt
 
 NOTHING, SINK = 0, 1
-"""The first two rows of every arena: what is read where there is nothing to read, and where what nobody asked for is written."""
+"""The first two rows of every arena: padding reads the one and writes to the other."""
 
 FIRST_ROW = 2
 
 GIVEN = -1
-"""The stage of what was given."""
+"""The stage of given values."""
 
 
 class Value:
-    """Stands for a value that will be computed, or was given."""
+    """A value that was given or will be computed."""
 
     __slots__ = ("round", "row", "stage", "type")
 
@@ -72,10 +72,11 @@ class Recorder:
         }
         self._shared: dict[int, Value] = {}
         self.metrics: dict[str, list[Any]] = {}
-        """What the example that is being recorded has collected by name."""
+        """The metrics of the example that is being recorded."""
 
     def call(self, number: int, operands: Sequence[Value]) -> list[Value]:
-        """One call of an op without ragged operands: its outputs. Written out, because it runs once for every node."""
+        """Record a call of an op without ragged operands; returns its outputs. Optimised, because it runs once per
+        node."""
         rounds, rows, outputs, stage = self._known[number]
         round = 0
         for operand in operands:
@@ -100,8 +101,8 @@ class Recorder:
     def call_ragged(
         self, number: int, operands: Sequence[Sequence[Value]], rows_made: Sequence[int]
     ) -> list[list[Value]]:
-        """One call of any op: each operand as its rows, of which one that is not ragged has one; ``rows_made`` says how many rows
-        each output has."""
+        """Record a call of any op. Each operand is a list of rows, of length one if it is dense. ``rows_made`` has
+        the number of rows of each output."""
         op, calls = self.description.ops[number], self.calls[number]
         stage = self.description.stage_of_op[number]
         calls.rounds.append(round := self._round(op, stage, [row for operand in operands for row in operand]))
@@ -145,7 +146,7 @@ class Recorder:
         )
 
     def value_of(self, given: Any, taker: str) -> Value:
-        """A value as it is; a number or array as a value."""
+        """A value, or a number or array converted to one."""
         if given.__class__ is Value:
             return given
         type = self._type_of_number.get(given.__class__)
@@ -161,7 +162,7 @@ class Recorder:
         return self._give(type, given)
 
     def shared_value(self, array: Array, taker: str) -> Value:
-        """A constant of the program, which all examples of a batch share."""
+        """A constant of the program as a value, which all examples of a batch share."""
         known = self._shared.get(id(array))
         if known is None:
             known = self._shared[id(array)] = self.value_of(array, taker)
@@ -176,14 +177,14 @@ class Recorder:
         return Value(type, row, GIVEN, 0)
 
     def add_output(self, value: Value) -> int:
-        """Ask for a value: which of the outputs of its type it is."""
+        """Request a value as output; returns its position among the outputs of its type."""
         outputs = self.outputs[value.type]
         outputs.append(value.row)
         return len(outputs) - 1
 
 
 class Cell:
-    """A cell of the file, as its program calls it: with the arguments of one example."""
+    """A cell of the file, called with the arguments of one example."""
 
     def __init__(self, name: str, description: Description) -> None:
         self.name = name
@@ -201,7 +202,7 @@ class Cell:
         }
 
     def called(self, recorder: Recorder, args: Sequence[Any]) -> Any:
-        """A call with arguments that are not nested, and without settings."""
+        """A call with flat arguments and no settings."""
         operands = [arg if arg.__class__ is Value else recorder.value_of(arg, self.name) for arg in args]
         number = self._flat.get(tuple([operand.type for operand in operands]))
         if number is None:
@@ -234,7 +235,7 @@ class Cell:
 
 
 def described_nesting(value: Any, leaves: list[Any]) -> Any:
-    """Append the leaves of nested arguments, and describe their nesting."""
+    """Append the leaves of nested arguments, and return the nesting as a description has it."""
     if isinstance(value, (tuple, list)):
         kind = "list" if isinstance(value, list) else "tuple"
         return (kind, len(value), tuple([described_nesting(item, leaves) for item in value]))

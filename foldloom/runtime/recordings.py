@@ -1,4 +1,4 @@
-"""Examples that were recorded with torch, to be run by a file."""
+"""Recordings that were made with torch, run by a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from foldloom.runtime.results import Rows
 
 
 def identity_of(op: Op) -> str:
-    """What tells an op from all others, in this process and elsewhere."""
+    """A hash that identifies an op in every process."""
     told = repr((op.key, op.inputs, op.outputs, op.settings, op.shared, op.mode))
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def replayed(recording: Recording, recorder: Recorder) -> list[Any]:
-    """Record again what was recorded with torch; the result of each of its examples, with a `Value` in place of every tensor and
-    `Rows` in place of those that have any number of rows."""
+    """Record the calls of a recording again. Returns the result of each of its examples, with a `Value` in place of
+    every tensor, and `Rows` for tensors with any number of rows."""
     graph, description = recording.graph, recorder.description
     only_results = ops_of_results(graph)
     numbers = [
@@ -53,9 +53,10 @@ def replayed(recording: Recording, recorder: Recorder) -> list[Any]:
 
 
 def ops_of_results(graph: Graph) -> set[int]:
-    """The numbers of ops that do nothing but put together what is returned: a tensor with any number of rows, or with none.
+    """The numbers of ops that only assemble a result: a tensor with any number of rows, or with none.
 
-    An array can be put together afterwards. A file that did it would know the numbers of rows that it was exported with, and no other.
+    These are assembled from arrays after the run. A file that did it would be specialised to the numbers of rows that
+    examples had.
     """
     read = set(graph.op_of_node[graph.node_of_value[graph.operands]].tolist())
     return {number for number, op in enumerate(graph.ops) if number not in read and _puts_rows_together(op)}
@@ -63,7 +64,7 @@ def ops_of_results(graph: Graph) -> set[int]:
 
 _STACK = "torch:_VariableFunctionsClass.stack"
 _ITS_ROWS_ALONE = (dict, (), ())
-"""The keyword arguments of a call that has none."""
+"""Empty keyword arguments, as settings have them."""
 
 
 def _puts_rows_together(op: Op) -> bool:
@@ -108,7 +109,7 @@ def _differs_in_settings(op: Op, known: OpOf, description: Description) -> bool:
 
 
 def _given_rows(recording: Recording) -> dict[int, Iterator[Any]]:
-    """For each input op, what was given for it, row by row."""
+    """For each input op the given values, row by row."""
     graph: Graph = recording.graph
     inputs = [number for number, op in enumerate(graph.ops) if op.is_input]
     return {

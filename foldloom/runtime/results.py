@@ -1,4 +1,4 @@
-"""Results in the nesting in which examples gave them."""
+"""Results in the nesting in which examples return them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foldloom.runtime.recorder import Recorder, Value
 
 
 class Rows:
-    """An array of a result, with a row for each of any number of values of one type."""
+    """An array in a result whose rows are values of one type."""
 
     __slots__ = ("type", "values")
 
@@ -19,7 +19,7 @@ class Rows:
 
 
 class Place:
-    """Where in the outputs of its type a value will be, or each row of an array."""
+    """The position of a value in the outputs of its type, or the positions of the rows of an array."""
 
     __slots__ = ("number", "type")
 
@@ -27,13 +27,13 @@ class Place:
         self.type, self.number = type, number
 
 
-def asked_for(recorder: Recorder, result: Any) -> Any:
-    """A result with places instead of values."""
+def requested(recorder: Recorder, result: Any) -> Any:
+    """Request all values in a result as outputs; returns the result with places instead of values."""
     if isinstance(result, Value):
         return Place(result.type, recorder.add_output(result))
     if isinstance(result, Rows):
         return Place(result.type, [recorder.add_output(value) for value in result.values])
-    return map_items(result, lambda item: asked_for(recorder, item))
+    return map_items(result, lambda item: requested(recorder, item))
 
 
 def filled(template: Any, outputs: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What runs an exported file: ONNX Runtime, or torch."""
+"""Backends that run an exported file: ONNX Runtime, or torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foldloom.runtime.description import KEY, Array, Description
 
 
 class Session(ABC):
-    """A file that is ready to run."""
+    """A loaded file."""
 
     description: Description
 

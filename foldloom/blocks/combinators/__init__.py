@@ -1,1 +1,1 @@
-"""The kinds of blocks."""
+"""The kinds of blocks, by family."""

@@ -1,4 +1,4 @@
-"""Several blocks side by side, and in any order that has no circle."""
+"""Blocks side by side, and blocks wired to each other in an acyclic graph."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 
 from foldloom.blocks.block import Block, Identity, converts
 from foldloom.blocks.combinators.items import GetItem, item_getter
-from foldloom.blocks.combinators.wires import Scope, Wire
-from foldloom.blocks.compiler.codegen import Page, Written
 from foldloom.blocks.copying import Fresh
+from foldloom.blocks.describing import NO_OPS, Described, Describing, Ops, Through, through_each
 from foldloom.blocks.inference import Unknown, attempt, head, known, wait_for_head
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TupleType, VoidType
+from foldloom.blocks.wires import Scope, Wire
 from foldloom.errors import WiringError
 from foldloom.tracing.scope import user_line
 
 
 @converts(lambda value: isinstance(value, (dict, list, tuple)))
-class Record(Written, Block):
-    """Each item of the input through a block of its own; the outputs as a tuple.
+class Record(Generated, Block):
+    """Applies one block to each item of the input; the output is the tuple of their outputs.
 
-    A dict names the fields of a Python object, in the order of the sorted names; a sequence of pairs or an `OrderedDict` keeps its
-    own order; a tuple or list of blocks takes items 0, 1, 2, ... of an object or a tuple. Keys may be slices.
+    A dict names the fields of a Python object, which are sorted by name. A sequence of pairs or an `OrderedDict` keeps
+    its order. A tuple or list of blocks is applied to the items 0, 1, 2, ... of an object or a tuple. Keys may be
+    slices.
 
     >>> from foldloom import blocks as fb
     >>> fb.Record({'x': fb.Scalar(), 'y': fb.Scalar('int64')}).eval({'y': 1, 'x': 2})
@@ -35,7 +37,7 @@ class Record(Written, Block):
         self._blocks = [self.adopt(f"[{key!r}]", block) for key, block in zip(self._keys, blocks, strict=True)]
         self.gives = TupleType([block.gives for block in self._blocks])
         if type(named_blocks) is dict or any(not isinstance(key, (int, slice)) for key in self._keys):
-            self.takes = PyObjectType()  # nothing else has names
+            self.takes = PyObjectType()  # only Python objects have named fields
         self.settle()
 
     def _infer(self) -> None:
@@ -73,17 +75,24 @@ class Record(Written, Block):
             return key
         raise self.wiring_error(f"{shortened(self)} has no field {key!r}; it has {', '.join(map(repr, self._keys))}")
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return self._blocks
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        fields = zip(self._keys, self._blocks, strict=True)
+        return {"kind": "record", "fields": [[to.value(key), to.block(part)] for key, part in fields]}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through_each(self._blocks, inputs, through)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         takes = head(self.takes)
         if isinstance(takes, TupleType) and all(isinstance(key, int) for key in self._keys):
-            given = page.items(value, len(takes.items))
+            given = code.items(value, len(takes.items))
             found = [given[key] for key in self._keys]
         else:
-            found = [page.looked_up(value, key, item_getter(self, key)) for key in self._keys]
-        return page.tuple([page.block(block, item) for item, block in zip(found, self._blocks, strict=True)])
+            found = [code.lookup(value, key, item_getter(self, key)) for key in self._keys]
+        return code.tuple([code.block(block, item) for item, block in zip(found, self._blocks, strict=True)])
 
 
 def _items(named_blocks: Mapping[Any, Any] | Iterable[Any]) -> tuple[list[Any], list[Any]]:
@@ -110,8 +119,9 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, (str, int, slice, bytes))
 
 
-class AllOf(Written, Block):
-    """The same input through every block; the outputs as a tuple. Blocks that take nothing get nothing."""
+class AllOf(Generated, Block):
+    """Applies every block to the same input; the output is the tuple of their outputs. Blocks without input get
+    none."""
 
     def __init__(self, *blocks: Any) -> None:
         self._blocks = [self.adopt(f"[{number}]", block) for number, block in enumerate(blocks)]
@@ -130,29 +140,35 @@ class AllOf(Written, Block):
                 ),
             )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return self._blocks
 
-    def write(self, page: Page, value: str) -> str:
-        return page.tuple([page.block(block, value) for block in self._blocks]) if self._blocks else "None"
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "all_of", "blocks": [to.block(part) for part in self._blocks]}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through_each(self._blocks, inputs, through)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        return code.tuple([code.block(block, value) for block in self._blocks]) if self._blocks else "None"
 
 
 class _Input(Identity):
-    """Where a composition's input enters."""
+    """The input of a composition."""
 
     def __repr__(self) -> str:
         return "composition.input"
 
 
 class _Output(Identity):
-    """Where a composition's output leaves."""
+    """The output of a composition."""
 
     def __repr__(self) -> str:
         return "composition.output"
 
 
-class Composition(Written, Block):
-    """Blocks that read each other in any order that has no circle.
+class Composition(Generated, Block):
+    """Blocks that read each other's outputs, in an acyclic graph.
 
     >>> import torch
     >>> from foldloom import blocks as fb
@@ -174,12 +190,12 @@ class Composition(Written, Block):
         for child in children:
             self._include(child)
 
-    def scope(self) -> Scope:
-        """Within ``with composition.scope():``, ``block.reads(...)`` connects blocks of this composition."""
+    def scope(self) -> Scope[Composition]:
+        """Inside ``with composition.scope():``, ``block.reads(...)`` connects blocks of this composition."""
         return Scope(self)
 
     def connect(self, source: Any, block: Block) -> None:
-        """The block reads the source: a block, a wire, or a tuple of them."""
+        """Connect the input of a block to a source: a block, a wire, or a tuple of them."""
         self.wire(block, source if isinstance(source, tuple) else (source,))
 
     def wire(self, block: Block, sources: Sequence[Any]) -> None:
@@ -282,19 +298,38 @@ class Composition(Written, Block):
                     )
         self.check_unused()
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return [part for _, part in self._parts]
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        place: dict[Block, int] = {self.input: 0}
+        steps = []
+        output: list[int] = []
+        for block in self._in_order():
+            sources = [place[giver] for giver in self._sources[block]]
+            if block is self.output:
+                output = sources
+                continue
+            steps.append([to.block(block), sources])
+            place[block] = len(steps)
+        return {"kind": "composition", "steps": steps, "output": output}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        out: dict[Block, Ops] = {self.input: inputs}
+        for block in self._in_order():
+            out[block] = through(block, NO_OPS.union(*[out[giver] for giver in self._sources[block]]))
+        return out.get(self.output, NO_OPS)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         value_of: dict[Block, str] = {self.input: value}
         for block in self._in_order():
             read = [value_of[giver] for giver in self._sources[block]]
-            reads = page.tuple(read) if len(read) > 1 else read[0] if read else "None"
-            value_of[block] = page.block(block, reads)
+            reads = code.tuple(read) if len(read) > 1 else read[0] if read else "None"
+            value_of[block] = code.block(block, reads)
         return value_of.get(self.output, "None")
 
     def _in_order(self) -> list[Block]:
-        """Every block after those it reads."""
+        """All blocks in topological order."""
         ordered: dict[Block, None] = {}
 
         def visit(block: Block) -> None:

@@ -1,4 +1,4 @@
-"""Blocks that compute on tensors."""
+"""Blocks that compute on tensors, and constants."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 
 from foldloom.blocks.block import Block, converts
 from foldloom.blocks.combinators.items import element_of, refuse_endless
-from foldloom.blocks.compiler.cells import FlatCell, cell_key
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import Unknown, head, known, wait, wait_for_head
+from foldloom.blocks.lowering.cells import FlatCell, cell_key
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
 from foldloom.blocks.printing import printed, shortened
 from foldloom.blocks.types import (
     BlockType,
@@ -34,20 +34,21 @@ from foldloom.tracing.cells.core import Cell, Signature, cell
 from foldloom.tracing.cells.nesting import Nesting, flatten
 
 _TRIED_LENGTHS = (4, 5)
-"""Extents that differ from example to example are tried at two lengths; what differs then in the output, differs always."""
+"""A function is tried with two lengths for dynamic dimensions. Output dimensions that differ between them are dynamic too."""
 
 
 def is_computable(type: BlockType) -> bool:
-    """Whether values are tensors, or tuples of them."""
+    """Whether values are tensors or tuples of tensors."""
     return isinstance(type, TensorType) or (isinstance(type, TupleType) and all(map(is_computable, type.items)))
 
 
 @converts(lambda value: isinstance(value, torch.nn.Module) or (callable(value) and not isinstance(value, type)))
-class Function(Written, Block):
-    """A function or module over tensors with the batch first: the unit of batching.
+class Function(Generated, Block):
+    """A function or module over batched tensors: the unit of batching.
 
-    The parts of a tuple are its arguments; tuples within are tuples. Its output type is found by trying it on zeros as soon as
-    the input type is known, or said with ``set_output_type`` if ``infer_output_type=False``.
+    The items of an input tuple become its arguments; nested tuples stay tuples. The output type is inferred by calling
+    it on zeros as soon as the input type is known. With ``infer_output_type=False`` it is declared by
+    ``set_output_type``.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Record((fb.Scalar(), fb.Scalar())) >> fb.Function(torch.add)).eval((1, 2))
@@ -65,7 +66,7 @@ class Function(Written, Block):
         return self._function
 
     def _nesting(self) -> TupleType | None:
-        """How the arguments are nested, where they are."""
+        """The input type if it contains nested tuples that must be flattened for the cell; otherwise None."""
         takes = known(self.takes)
         nested = isinstance(takes, TupleType) and not all(isinstance(item, TensorType) for item in takes.items)
         return takes if nested and isinstance(takes, TupleType) and not self._calls_nested else None
@@ -116,9 +117,13 @@ class Function(Written, Block):
             nesting = None
         return cell.signature(types, nesting, ())
 
-    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+    def infer_signatures(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
         for length in _TRIED_LENGTHS:
             self._signature(cell, with_dtypes(known(self.takes), dtypes), length)
+
+    def describe(self, to: Describing) -> Described:
+        takes = _nesting_of(known(self.takes))
+        return {"kind": "function", "cell": to.cell(self), "takes": takes, "nested": self._calls_nested}
 
     def _returned(self, nesting: Nesting, outputs: Any) -> BlockType:
         if nesting is None:
@@ -128,11 +133,11 @@ class Function(Written, Block):
             raise self.type_error(f"{shortened(self)} gives a dict of tensors; let it return a tuple")
         return TupleType([self._returned(part, outputs) for part in parts])
 
-    def write(self, page: Page, value: str) -> str:
-        takes, cell = known(self.takes), page.lower.cells[self]
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        takes, cell = known(self.takes), code.lower.cells[self]
         if self._calls_nested and isinstance(takes, TupleType):
-            return page.call(cell, page.items(value, len(takes.items)))
-        return page.call(cell, page.flat(value, takes))
+            return code.call(cell, code.items(value, len(takes.items)))
+        return code.call(cell, code.flat(value, takes))
 
     def state_without_weights(self) -> dict[str, Any]:
         return {**super().state_without_weights(), "_function": None}
@@ -140,6 +145,11 @@ class Function(Written, Block):
     def __repr__(self) -> str:
         plain = not self._printed and type(self) is Function and self._infers
         return printed(self._function) if plain and isinstance(self._function, torch.nn.Module) else super().__repr__()
+
+
+def _nesting_of(type: BlockType) -> Any:
+    """The nesting of tuples as lists, with None for each tensor."""
+    return [_nesting_of(item) for item in type.items] if isinstance(type, TupleType) else None
 
 
 def _advice(takes: BlockType) -> str:
@@ -151,7 +161,7 @@ def _advice(takes: BlockType) -> str:
 
 
 def _initialize(function: Callable[..., Any] | None, takes: BlockType) -> None:
-    """Modules that find out their sizes when first called: called once, where it may draw weights at random."""
+    """Call a lazy module once, so that it creates its weights now and draws from the usual random state."""
     if isinstance(function, torch.nn.Module) and any(map(is_lazy, function.parameters())):
         zeros = [
             torch.zeros((2, *item.fixed(_TRIED_LENGTHS[0])), dtype=getattr(torch, item.dtype))
@@ -173,8 +183,8 @@ class _Concatenate:
 
 
 class Concat(Function):
-    """A tuple of tensors as one tensor, along a dimension counted without the batch; scalars count as vectors of one. With
-    ``flatten=True`` tuples within tuples as well."""
+    """Concatenates a tuple of tensors along a dimension, not counting the batch dimension. Scalars count as vectors
+    of size 1. With ``flatten=True`` nested tuples are flattened first."""
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
         self._dim = concat_dim
@@ -202,7 +212,7 @@ class Concat(Function):
 
 
 class Zeros(Block):
-    """Zeros of a type: a tensor of zeros, an empty sequence, a tuple of such."""
+    """Zeros of a type: a tensor of zeros, an empty sequence, or a tuple of such."""
 
     def __init__(self, type: Any) -> None:
         self.takes = VoidType()
@@ -214,17 +224,8 @@ class Zeros(Block):
             if isinstance(item, (PyObjectType, BroadcastSequenceType)):
                 raise self.type_error(f"there is no zero of {item}: fb.Zeros is made of tensors, tuples and sequences")
 
-    def lowered(self, lower: Lowering) -> Run:
-        zeros = zeros_of(known(self.gives), lower)
-        return lambda _: zeros
-
-
-def zeros_of(type: BlockType, lower: Lowering) -> Any:
-    if isinstance(type, TensorType):
-        return lower.constant(0, TensorType(type.fixed(), type.dtype))
-    if isinstance(type, TupleType):
-        return tuple([zeros_of(item, lower) for item in type.items])
-    return [] if isinstance(type, SequenceType) else None
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "constant", "value": to.zeros(known(self.gives))}
 
 
 def _stacked(*tensors: torch.Tensor) -> torch.Tensor:
@@ -232,9 +233,10 @@ def _stacked(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 class Stack(Block):
-    """A sequence of tensors as one tensor with the sequence as its first dimension.
+    """Stacks a sequence of tensors along a new first dimension.
 
-    What computes on it runs together for sequences of one length; to run together for all lengths, use `Reduce` and its like.
+    Functions of the stacked tensor are batched with those of equal length only. To batch over all lengths, use `Reduce`
+    and the like.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Map(fb.Vector(2)) >> fb.Stack()).eval([[1, 2], [3, 4], [5, 6]])
@@ -264,31 +266,30 @@ class Stack(Block):
             raise self.type_error(f"{shortened(self)} takes a sequence of tensors, not of {known(tensor)}")
         self.give(TensorType([None, *tensor.shape], tensor.dtype))
 
-    def lowered(self, lower: Lowering) -> Run:
-        call = lower.cells[self]
-        none = zeros_of(known(self.gives), lower)
-        return lambda values: call(*values) if values else none
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "stack", "cell": to.cell(self), "none": to.zeros(known(self.gives))}
 
 
 class _Constant(torch.nn.Module):
-    """A tensor that learns, as a row for each of those who ask."""
+    """Returns a trainable tensor, repeated for each member of the batch."""
 
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
         self.value = value
 
-    def forward(self, asking: torch.Tensor) -> torch.Tensor:
-        return self.value.expand(len(asking), *self.value.shape)
+    def forward(self, calls: torch.Tensor) -> torch.Tensor:
+        return self.value.expand(len(calls), *self.value.shape)
 
 
 @converts(lambda value: isinstance(value, (torch.Tensor, np.ndarray)))
 class FromTensor(Block):
-    """The same tensor for every example. Gradients flow into a tensor that wants them; a parameter is one of the model's."""
+    """The same tensor for every example. Gradients reach it if it requires them; a parameter becomes one of the
+    model's."""
 
     def __init__(self, tensor: torch.Tensor | np.ndarray[Any, Any] | float) -> None:
         self._tensor: torch.Tensor | None = torch.as_tensor(tensor)
-        self._learns = self._tensor.requires_grad
-        self._function = _Constant(tensor) if self._learns and isinstance(tensor, torch.Tensor) else None
+        self._trainable = self._tensor.requires_grad
+        self._function = _Constant(tensor) if self._trainable and isinstance(tensor, torch.Tensor) else None
         self.takes = VoidType()
         self.gives = TensorType(self._tensor.shape, dtype_name(self._tensor.dtype))
 
@@ -299,18 +300,16 @@ class FromTensor(Block):
     def cell_key(self) -> Hashable:
         return ("constant", id(self._tensor))
 
-    def lowered(self, lower: Lowering) -> Run:
-        if self._learns:
-            call = lower.cells[self]
-            return lambda _: call(0)
+    def describe(self, to: Describing) -> Described:
+        if self._trainable:
+            return {"kind": "learned", "cell": to.cell(self)}
         assert isinstance(self.gives, TensorType)
-        constant = lower.constant(self._tensor, self.gives)
-        return lambda _: constant
+        return {"kind": "constant", "value": to.constant(self._tensor, self.gives)}
 
-    def announce(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
-        if self._learns:
+    def infer_signatures(self, cell: Cell, dtypes: Mapping[str, str]) -> None:
+        if self._trainable:
             cell.signature((Type((), "int64"),), None, ())
 
     def state_without_weights(self) -> dict[str, Any]:
         state = super().state_without_weights()
-        return {**state, "_tensor": None, "_function": None} if self._learns else state
+        return {**state, "_tensor": None, "_function": None} if self._trainable else state

@@ -1,4 +1,4 @@
-"""One of several blocks, chosen by the data; and blocks that contain themselves."""
+"""Blocks that choose between others by the data, and recursion."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.combinators.computing import zeros_of
 from foldloom.blocks.combinators.inputs import InputTransform
 from foldloom.blocks.combinators.items import takes_nothing
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run
-from foldloom.blocks.compiler.planner import Portable
-from foldloom.blocks.copying import Copyable, Fresh
+from foldloom.blocks.copying import Copyable, Fresh, Portable
+from foldloom.blocks.describing import Described, Describing, Ops, Through, through_each
 from foldloom.blocks.inference import Unknown, known
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, PyObjectType, convert_to_type
 from foldloom.errors import WiringError
 from foldloom.tracing.scope import user_line
 
 _FEW = 8
-"""So many cases are looked through one by one; where there are more, each has a function."""
+"""Up to this number of cases, code is generated as if/elif; beyond it, each case becomes a function in a dict."""
 
 
-class OneOf(Written, Block):
-    """The block that stands under the key of the input.
+class OneOf(Generated, Block):
+    """Applies the case that is selected by a key.
 
-    The key comes from a Python function of the input, or from a block that gives a Python object. With ``pre_block`` the chosen
-    block gets what that makes of the input, and otherwise the input itself. All cases take one type and give one type.
+    The key is computed by a Python function of the input, or by a block that returns a Python object. The selected case
+    gets the input, or with ``pre_block`` the output of that. All cases have the same input type and the same output
+    type.
 
     >>> import torch
     >>> from foldloom import blocks as fb
@@ -88,34 +88,47 @@ class OneOf(Written, Block):
                 ),
             )
 
-    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+    def always_evaluates(self, goal: object, seen: set[Block]) -> bool:
         before = [self._key] if self._pre is None else [self._key, self._pre]
-        return any(part.certainly_meets(goal, seen) for part in before) or all(
-            case.certainly_meets(goal, set(seen)) for case in self._cases.values()
+        return any(part.always_evaluates(goal, seen) for part in before) or all(
+            case.always_evaluates(goal, set(seen)) for case in self._cases.values()
         )
 
-    def write(self, page: Page, value: str) -> str:
-        key = page.block(self._key, value)
+    def describe(self, to: Describing) -> Described:
+        return {
+            "kind": "one_of",
+            "key": to.block(self._key),
+            "pre": to.optional_block(self._pre),
+            "cases": [[to.value(key), to.block(case)] for key, case in self._cases.items()],
+        }
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        through(self._key, inputs)
+        chosen = inputs if self._pre is None else through(self._pre, inputs)
+        return through_each(self._cases.values(), chosen, through)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        key = code.block(self._key, value)
         if len(self._cases) > _FEW:
-            cases: Any = {name: page.lower(case) for name, case in self._cases.items()}
-            return page.assign(f"{self._found(page, key, cases)}({self._prepared(page, value)})")
-        case = self._found(page, key, {name: number for number, name in enumerate(self._cases)})
-        prepared, result = self._prepared(page, value), page.lower.new_name("value")
+            cases: Any = {name: code.lower(case) for name, case in self._cases.items()}
+            return code.assign(f"{self._found(code, key, cases)}({self._prepared(code, value)})")
+        case = self._found(code, key, {name: number for number, name in enumerate(self._cases)})
+        prepared, result = self._prepared(code, value), code.lower.new_name("value")
         for number, block in enumerate(self._cases.values()):
-            page.line(f"{'elif' if number else 'if'} {case} == {number}:")
-            with page.indented():
-                page.line(f"{result} = {page.block(block, prepared)}")
+            code.line(f"{'elif' if number else 'if'} {case} == {number}:")
+            with code.indented():
+                code.line(f"{result} = {code.block(block, prepared)}")
         return result
 
-    def _prepared(self, page: Page, value: str) -> str:
-        return value if self._pre is None else page.block(self._pre, value)
+    def _prepared(self, code: CodeBuilder, value: str) -> str:
+        return value if self._pre is None else code.block(self._pre, value)
 
-    def _found(self, page: Page, key: str, cases: dict[Any, Any]) -> str:
-        """What stands under the key."""
-        found = page.lower.new_name("case")
-        page.line(f"try: {found} = {page.name(cases, 'cases')}[{key}]")
-        page.line(
-            f"except (KeyError, TypeError) as error: raise {page.name(self._no_case, 'no_case')}({key}) from error"
+    def _found(self, code: CodeBuilder, key: str, cases: dict[Any, Any]) -> str:
+        """The case for a key."""
+        found = code.lower.new_name("case")
+        code.line(f"try: {found} = {code.name(cases, 'cases')}[{key}]")
+        code.line(
+            f"except (KeyError, TypeError) as error: raise {code.name(self._no_case, 'no_case')}({key}) from error"
         )
         return found
 
@@ -126,7 +139,7 @@ class OneOf(Written, Block):
 
 
 class Optional(Block):
-    """A Python object through a block, or if it is None, what another block gives of nothing: zeros, unless given."""
+    """Applies a block to a Python object. For None it returns the output of ``none_case``, by default zeros."""
 
     def __init__(self, some_case: Any, none_case: Any = None) -> None:
         self._some = self.adopt(".some_case", some_case)
@@ -150,17 +163,21 @@ class Optional(Block):
                 lambda one, other: f"{shortened(self)} gives {one}, but for None it would give {other}",
             )
 
-    def lowered(self, lower: Lowering) -> Run:
-        some = lower(self._some)
-        if self._none is None:
-            zeros = zeros_of(known(self.gives), lower)
-            return lambda value: zeros if value is None else some(value)
-        none = lower(self._none)
-        return lambda value: none(None) if value is None else some(value)
+    def describe(self, to: Describing) -> Described:
+        zeros = to.zeros(known(self.gives)) if self._none is None else None
+        return {
+            "kind": "optional",
+            "some": to.block(self._some),
+            "none": to.optional_block(self._none),
+            "zeros": zeros,
+        }
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through_each([part for _, part in self.parts], inputs, through)
 
 
 class ForwardDeclaration(Copyable, Portable):
-    """A block that is used before it is made, so that it can contain itself.
+    """Declares a block that is defined later, so that a block can contain itself.
 
     >>> import torch
     >>> from foldloom import blocks as fb
@@ -183,7 +200,7 @@ class ForwardDeclaration(Copyable, Portable):
         self.resolved: Block | None = None
 
     def __call__(self) -> Block:
-        """The block in a place where it is used."""
+        """A reference to the declared block, to be used as a part of others."""
         if self.resolved is not None:
             raise WiringError(
                 f"{self!r} is resolved already: use the block it was resolved to, {shortened(self.resolved)}, in its place\n  at {user_line()}"
@@ -191,11 +208,11 @@ class ForwardDeclaration(Copyable, Portable):
         return Reference(self)
 
     def resolve_to(self, block: Any) -> None:
-        """Say which block it is."""
+        """Define the declared block."""
         if self.resolved is not None:
             raise WiringError(f"{self!r} is resolved already, to {shortened(self.resolved)}\n  at {user_line()}")
         resolved = _Resolution(self, block)
-        if resolved.certainly_meets(self, set()):
+        if resolved.always_evaluates(self, set()):
             raise WiringError(
                 f"{self!r} would be resolved to {shortened(resolved.block)}, which needs itself whatever the input is: it would never end. Some "
                 f"case of an fb.OneOf, fb.Optional or fb.Map must do without\n  at {user_line()}"
@@ -222,7 +239,7 @@ class ForwardDeclaration(Copyable, Portable):
 
 
 class _Resolution(Block):
-    """Ties a declaration to the block that it turns out to be."""
+    """Unifies the types of a declaration with those of the block it is resolved to."""
 
     def __init__(self, declaration: ForwardDeclaration, block: Any) -> None:
         self.block = self.adopt("", block)
@@ -247,15 +264,15 @@ class _Resolution(Block):
             ),
         )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return (self.block,)
 
     def lowered(self, lower: Lowering) -> Run:
         return lower(self.block)
 
 
-class Reference(Written, Block):
-    """A declared block in one place where it is used."""
+class Reference(Generated, Block):
+    """One use of a declared block."""
 
     def __init__(self, declaration: ForwardDeclaration) -> None:
         self.declaration = declaration
@@ -271,13 +288,19 @@ class Reference(Written, Block):
                 f"{self.declaration!r}, made at {self.declaration._line}, was never resolved: write `declaration.resolve_to(block)`"
             )
 
-    def certainly_meets(self, goal: object, seen: set[Block]) -> bool:
+    def always_evaluates(self, goal: object, seen: set[Block]) -> bool:
         resolved = self.declaration.resolved
-        return self.declaration is goal or (resolved is not None and resolved.certainly_meets(goal, seen))
+        return self.declaration is goal or (resolved is not None and resolved.always_evaluates(goal, seen))
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "reference", "block": to.block(self.declaration.resolved)}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through(self.declaration.resolved, inputs)
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         assert self.declaration.resolved is not None
-        return page.assign(f"{page.lower.name_of(self.declaration.resolved)}({value})")
+        return code.assign(f"{code.lower.name_of(self.declaration.resolved)}({value})")
 
     def copied(self, fresh: Fresh) -> Reference:
         return Reference(fresh(self.declaration))

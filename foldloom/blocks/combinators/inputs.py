@@ -1,4 +1,4 @@
-"""From Python objects to tensors."""
+"""Blocks from Python objects to tensors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run, number_maker
+from foldloom.blocks.describing import Described, Describing
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.errors import WiringError
@@ -19,7 +20,7 @@ from foldloom.tracing.scope import scope, user_line
 
 
 class Tensor(Block):
-    """A number, list, array or tensor as a tensor of this shape and dtype.
+    """Converts a number, list, array or tensor to a tensor of this shape and dtype.
 
     >>> from foldloom import blocks as fb
     >>> fb.Tensor([2]).eval([1, 2])
@@ -30,6 +31,9 @@ class Tensor(Block):
         self._type = TensorType(shape, dtype)
         self.takes, self.gives = PyObjectType(), self._type
 
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "tensor", "shape": list(self._type.fixed()), "dtype": to.dtype(self._type.dtype)}
+
     def lowered(self, lower: Lowering) -> Run:
         dtype = lower.dtype(self._type.dtype)
         array = self._array(dtype)
@@ -37,7 +41,7 @@ class Tensor(Block):
 
     def _number(self, convert: Run, array: Run) -> Run:
         def run(value: Any) -> Any:
-            if value.__class__ in _TENSORS:  # a number made of it would have lost its gradient
+            if value.__class__ in _TENSORS:  # converting it to a number would lose its gradient
                 return array(value)
             try:
                 return convert(value)
@@ -55,7 +59,7 @@ class Tensor(Block):
             if isinstance(value, (torch.Tensor, LazyTensor)):
                 if made.dtype is not torch_dtype:
                     made = made.to(torch_dtype)
-                if made.__class__ is LazyTensor:  # a tensor of the example's, as it was given to the batch
+                if made.__class__ is LazyTensor:  # a tensor in the example, wrapped by the batch
                     assert scope.recorder is not None
                     made = scope.recorder.own(made)
             else:
@@ -83,27 +87,27 @@ _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, LazyTensor))
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     try:
         array = np.asarray(value)
-    except ValueError:  # lists of different lengths
+    except ValueError:  # nested lists of different lengths
         return None
-    return array if array.dtype.kind in "biufc" else None  # of None, numpy would make nan
+    return array if array.dtype.kind in "biufc" else None  # numpy would turn None into nan
 
 
 class Scalar(Tensor):
-    """A number as a tensor without dimensions."""
+    """Converts a number to a tensor without dimensions."""
 
     def __init__(self, dtype: Any = None) -> None:
         super().__init__([], dtype)
 
 
 class Vector(Tensor):
-    """A list of so many numbers as a vector."""
+    """Converts a list of ``size`` numbers to a vector."""
 
     def __init__(self, size: int, dtype: Any = None) -> None:
         super().__init__([size], dtype)
 
 
-class InputTransform(Written, Block):
-    """A function from one Python object to another.
+class InputTransform(Generated, Block):
+    """Applies a Python function to a Python object.
 
     >>> from foldloom import blocks as fb
     >>> (fb.InputTransform(len) >> fb.Scalar('int64')).eval('word')
@@ -116,13 +120,16 @@ class InputTransform(Written, Block):
         self._py_fn = py_fn
         self.takes = self.gives = PyObjectType()
 
-    def write(self, page: Page, value: str) -> str:
-        return page.assign(f"{page.name(self._py_fn, 'function')}({value})")
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "transform", "function": to.value(self._py_fn)}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
+        return code.assign(f"{code.name(self._py_fn, 'function')}({value})")
 
 
 class OneHotFromList(Block):
-    """One of these elements, as a vector with a one in its place. What is not among them is refused, or with ``strict=False`` a
-    vector of zeros."""
+    """One-hot encoding of a value by its position in a list. Other values raise an error, or with ``strict=False``
+    give zeros."""
 
     def __init__(self, elements: Sequence[Hashable], dtype: Any = None, strict: bool = True) -> None:
         self._elements = list(elements)
@@ -134,6 +141,14 @@ class OneHotFromList(Block):
             )
         self._type = TensorType([len(self._elements)], dtype)
         self.takes, self.gives = PyObjectType(), self._type
+
+    def describe(self, to: Describing) -> Described:
+        return {
+            "kind": "one_hot",
+            "elements": to.value(self._elements),
+            "dtype": to.dtype(self._type.dtype),
+            "strict": self._strict,
+        }
 
     def lowered(self, lower: Lowering) -> Run:
         rows = torch.eye(len(self._elements), dtype=getattr(torch, lower.dtype(self._type.dtype))).unbind()
@@ -152,8 +167,7 @@ class OneHotFromList(Block):
 
 
 class OneHot(OneHotFromList):
-    """A whole number from ``start`` up to but not including ``stop`` (or from 0 up to ``start``, if it is alone), as a vector
-    with a one in its place."""
+    """One-hot encoding of an integer in ``range(start, stop)``, or in ``range(start)`` if ``stop`` is not given."""
 
     def __init__(self, start: int, stop: int | None = None, dtype: Any = None) -> None:
         super().__init__(range(start) if stop is None else range(start, stop), dtype)

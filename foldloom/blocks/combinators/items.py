@@ -1,4 +1,4 @@
-"""Taking things apart by key, position and length."""
+"""Blocks that look values up by key and position, and lengths."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.codegen import LOOKUP_ERRORS, Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run, number_maker
+from foldloom.blocks.describing import NO_OPS, Described, Describing, Ops, Through
 from foldloom.blocks.inference import Unknown, head, known, unify, wait_for_head
+from foldloom.blocks.lowering.codegen import LOOKUP_ERRORS, CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import (
     BlockType,
@@ -24,8 +25,9 @@ from foldloom.blocks.types import (
 def element_of(
     block: Block, sequence: BlockType, look: Callable[[], None], wanted: BlockType | None = None
 ) -> BlockType | None:
-    """The type of the elements of a sequence, a tuple of like things, or a Python object; None if it is not known yet, and then
-    ``look`` is called when it is. Where elements are wanted to be Python objects, so is the sequence."""
+    """The element type of a sequence, a tuple with items of one type, or a Python object. None if it is not known
+    yet; then ``look`` is called once it is. If the ``wanted`` elements are Python objects, the sequence is
+    unified with a Python object."""
     wants_objects = wanted is not None and not wait_for_head(wanted, look) and isinstance(head(wanted), PyObjectType)
     if wants_objects and isinstance(head(sequence), Unknown):
         unify(sequence, PyObjectType())
@@ -65,7 +67,7 @@ def takes_nothing(block: Block) -> None:
     )
 
 
-class GetItem(Written, Block):
+class GetItem(Generated, Block):
     """``value[key]`` of a Python object, a tuple or a sequence.
 
     >>> from foldloom import blocks as fb
@@ -76,7 +78,7 @@ class GetItem(Written, Block):
     def __init__(self, key: Any) -> None:
         self._key = key
         if not isinstance(key, (int, slice)):
-            self.takes = PyObjectType()  # nothing else has names
+            self.takes = PyObjectType()  # only Python objects have named fields
         self.settle()
 
     def _infer(self) -> None:
@@ -101,17 +103,22 @@ class GetItem(Written, Block):
         item: BlockType = takes.items[self._key]
         return item
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        if isinstance(head(self.takes), BroadcastSequenceType):
+            return {"kind": "identity"}
+        return {"kind": "get_item", "key": to.value(self._key)}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         takes = head(self.takes)
         if isinstance(takes, BroadcastSequenceType):
             return value
         if isinstance(takes, TupleType) and isinstance(self._key, int):
-            return page.items(value, len(takes.items))[self._key]
-        return page.looked_up(value, self._key, item_getter(self, self._key))
+            return code.items(value, len(takes.items))[self._key]
+        return code.lookup(value, self._key, item_getter(self, self._key))
 
 
 def item_getter(block: Block, key: Any) -> Run:
-    """What looks a key up in whatever an example has there."""
+    """A function that looks up a key and raises an error that names the block."""
 
     def run(value: Any) -> Any:
         try:
@@ -130,7 +137,7 @@ def _without(value: Any, key: Any) -> str:
     if isinstance(value, (list, tuple)) and isinstance(key, int):
         return f"a sequence of {len(value)} has no item {key}"
     if isinstance(key, str) and hasattr(value, key):
-        # The value is the user's own, and an attribute where a field is wanted the likeliest slip.
+        # A common mistake: the object has an attribute of that name instead of an item.
         advice = f" (it has an attribute of that name: write fb.InputTransform(operator.attrgetter({key!r})))"
     else:
         advice = ""
@@ -138,7 +145,7 @@ def _without(value: Any, key: Any) -> str:
 
 
 class Slice(Block):
-    """``sequence[start:stop:step]``; ``fb.Slice(step=-1)`` turns a sequence around."""
+    """``sequence[start:stop:step]``. ``fb.Slice(step=-1)`` reverses a sequence."""
 
     def __init__(self, *, start: int | None = None, stop: int | None = None, step: int | None = None) -> None:
         self._slice = slice(start, stop, step)
@@ -154,12 +161,15 @@ class Slice(Block):
         sliced = TupleType(list(takes.items[self._slice])) if isinstance(takes, TupleType) else takes
         self.give(sliced)
 
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "get_item", "key": to.value(self._slice)}
+
     def lowered(self, lower: Lowering) -> Run:
         return item_getter(self, self._slice)
 
 
 class Nth(Block):
-    """From a pair of a sequence and a position (a Python number), the element in this position."""
+    """The element of a sequence at a position, from a pair of both. The position is a Python number."""
 
     def __init__(self) -> None:
         self._sequence = Unknown()
@@ -170,6 +180,9 @@ class Nth(Block):
         element = element_of(self, self._sequence, self._infer)
         if element is not None:
             self.give(element)
+
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "first" if isinstance(head(self._sequence), BroadcastSequenceType) else "nth"}
 
     def lowered(self, lower: Lowering) -> Run:
         if isinstance(head(self._sequence), BroadcastSequenceType):
@@ -186,7 +199,7 @@ class Nth(Block):
 
 
 class Length(Block):
-    """How many elements a sequence, tuple or Python object has, as a number without dimensions."""
+    """The length of a sequence, tuple or Python object, as a scalar tensor."""
 
     def __init__(self, dtype: Any = None) -> None:
         self.gives = self._type = TensorType([], dtype)
@@ -195,6 +208,12 @@ class Length(Block):
     def _infer(self) -> None:
         if element_of(self, self.takes, self._infer) is not None:
             refuse_endless(self, self.takes)
+
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "length", "dtype": to.dtype(self._type.dtype)}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return NO_OPS
 
     def lowered(self, lower: Lowering) -> Run:
         make = number_maker(lower.dtype(self._type.dtype))

@@ -1,4 +1,4 @@
-"""Protobuf messages as records."""
+"""Protobuf messages as nested dicts and lists."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from foldloom.blocks.combinators.inputs import InputTransform
 
 
 class SerializedMessageToTree(InputTransform):
-    """A serialized protobuf message as nested dicts and lists, as `Record`, `GetItem`, `Map` and `Optional` take them.
+    """Parses a serialized protobuf message into nested dicts and lists, for `Record`, `GetItem`, `Map` and `Optional`.
 
-    A repeated field is a list, a message a dict, an enum a dict of its name, index and number. A field that knows whether it was set
-    and was not is None; any other has its default. Needs protobuf 6 or newer.
+    A repeated field becomes a list, a message a dict, an enum a dict of its name, index and number. An unset field is
+    None if it tracks presence, and otherwise its default. Needs protobuf 6 or newer.
     """
 
     def __init__(self, message_type: Any) -> None:
@@ -29,7 +29,7 @@ class SerializedMessageToTree(InputTransform):
 
 
 def message_to_tree(message: Any) -> dict[str, Any]:
-    """The fields of a message by their names."""
+    """The fields of a message by name."""
     return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
 
 

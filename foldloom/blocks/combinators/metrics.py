@@ -1,21 +1,22 @@
-"""Where values leave the flow: collected by name, or dropped."""
+"""Metrics: tensors that are collected by name. And `Void`, which drops its input."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.codegen import Page, Written
-from foldloom.blocks.compiler.lowering import Lowering, Run, collecting
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import head, known, wait
+from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
+from foldloom.blocks.lowering.lowering import Lowering, Run, collecting
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TensorType, TupleType, VoidType
 from foldloom.tracing.lazy_tensor import LazyTensor
 
 
 class Metric(Block):
-    """Collects a tensor at every evaluation, over all examples of a batch, under a name. With a pair of a tensor and a Python
-    object, the object is its label: the node's class, its name, whatever tells where the row came from.
+    """Collects a tensor under a name at every evaluation, over all examples of a batch. The input is a tensor, or a
+    pair of a tensor and a Python object as its label, such as the class of a node.
 
     >>> from foldloom import blocks as fb
     >>> output, metrics = fb.Map(fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Metric('seen')) >> fb.GetItem(0)).eval([1, 2])
@@ -43,6 +44,9 @@ class Metric(Block):
     def metrics(self) -> dict[str, BlockType]:
         return {self._name: known(self.takes)}
 
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "metric", "name": self._name, "labelled": isinstance(head(self.takes), TupleType)}
+
     def lowered(self, lower: Lowering) -> Run:
         name, given, collected = self._name, lower.given, collecting.get
 
@@ -58,11 +62,14 @@ class Metric(Block):
         return run_labelled if isinstance(head(self.takes), TupleType) else run
 
 
-class Void(Written, Block):
-    """Whatever comes in, nothing goes out."""
+class Void(Generated, Block):
+    """Drops its input."""
 
     def __init__(self) -> None:
         self.gives = VoidType()
 
-    def write(self, page: Page, value: str) -> str:
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "void"}
+
+    def emit(self, code: CodeBuilder, value: str) -> str:
         return "None"

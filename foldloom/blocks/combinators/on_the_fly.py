@@ -1,4 +1,4 @@
-"""Code that is written for one example, as a block."""
+"""Plain Python code for one example, as a block."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 import torch
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import head, known
+from foldloom.blocks.lowering.lowering import Lowering, Run
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType
+from foldloom.runtime.portable import NotPortableError
 from foldloom.tracing.weights import module_of
 
 
 class OnTheFly(Block):
-    """A Python function of one example's values, which calls cells, loops and branches as it likes, as a block.
+    """Calls a Python function of the values of one example, which may call cells, loop and branch freely.
 
-    The parts of a tuple are its arguments. What it takes and gives must be said, because nothing is called before there is data.
-    A module's weights become the model's.
+    The items of an input tuple become its arguments. Its types must be declared, because it is not called before there
+    is data. The weights of a module become the model's.
 
     >>> import foldloom as fl
     >>> from foldloom import blocks as fb
@@ -43,6 +45,9 @@ class OnTheFly(Block):
     def module(self) -> torch.nn.Module | None:
         return module_of(self._fn)
 
+    def describe(self, to: Describing) -> Described:
+        raise NotPortableError("it calls Python code that needs torch")
+
     def lowered(self, lower: Lowering) -> Run:
         fn, as_tensors = self._fn, _as_tensors(known(self.takes), lower)
         if isinstance(head(self.takes), TupleType):
@@ -51,7 +56,7 @@ class OnTheFly(Block):
 
 
 def _as_tensors(type: BlockType, lower: Lowering) -> Run:
-    """Arrays and numbers as tensors: the user's code may do more with them than pass them on."""
+    """Converts arrays and numbers to tensors, because user code may call tensor methods on them."""
     if isinstance(type, TensorType):
         dtype = getattr(torch, lower.dtype(type.dtype))
         return lambda value: torch.tensor(value, dtype=dtype) if isinstance(value, _GIVEN) else value

@@ -1,34 +1,25 @@
-"""Sequences reduced to one value, and sequences with a state."""
+"""Reductions of sequences, and recurrence along them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from foldloom.blocks.block import Block, Pipe
 from foldloom.blocks.combinators.composition import AllOf
-from foldloom.blocks.combinators.computing import Function, zeros_of
+from foldloom.blocks.combinators.computing import Function
 from foldloom.blocks.combinators.items import Length, element_of, refuse_endless, takes_nothing
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing
 from foldloom.blocks.inference import Unknown, known, unknowns
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import SequenceType, TupleType
 
 
-def reduced(values: Sequence[Any], combine: Run) -> Any:
-    """Neighbours combined, and what comes of it combined again, until one is left: as many levels as the logarithm of the
-    number of values. An odd one at the end goes up a level as it is."""
-    level = values
-    while len(level) > 1:
-        pairs = [combine(pair) for pair in zip(level[::2], level[1::2], strict=False)]
-        level = [*pairs, level[-1]] if len(level) % 2 else pairs
-    return level[0]
-
-
 class Reduce(Block):
-    """Neighbours combined pair by pair, level by level, until one is left. An empty sequence gives the default, or zeros.
+    """Combines neighbours pairwise, level by level, until one value is left. An empty sequence gives the default, or
+    zeros.
 
     >>> from foldloom import blocks as fb
     >>> (fb.Map(fb.Scalar()) >> fb.Reduce(fb.Function(torch.sub))).eval([8, 4, 1])
@@ -72,13 +63,13 @@ class Reduce(Block):
                 ),
             )
 
-    def lowered(self, lower: Lowering) -> Run:
-        combine = lower(self._combine)
-        if self._default is None:
-            zeros = zeros_of(known(self.gives), lower)
-            return lambda values: reduced(values, combine) if values else zeros
-        default = lower(self._default)
-        return lambda values: reduced(values, combine) if values else default(None)
+    def describe(self, to: Describing) -> Described:
+        return {
+            "kind": "reduce",
+            "combine": to.block(self._combine),
+            "default": to.optional_block(self._default),
+            "zeros": to.zeros(known(self.gives)) if self._default is None else None,
+        }
 
 
 class Sum(Reduce):
@@ -89,14 +80,14 @@ class Sum(Reduce):
 
 
 class Min(Reduce):
-    """The smallest, number by number, of a sequence of tensors; zeros if it is empty."""
+    """The elementwise minimum of a sequence of tensors; zeros if it is empty."""
 
     def __init__(self) -> None:
         super().__init__(Function(torch.minimum))
 
 
 class Max(Reduce):
-    """The largest, number by number, of a sequence of tensors; zeros if it is empty."""
+    """The elementwise maximum of a sequence of tensors; zeros if it is empty."""
 
     def __init__(self) -> None:
         super().__init__(Function(torch.maximum))
@@ -117,10 +108,10 @@ class Mean(Pipe):
 
 
 class RNN(Block):
-    """A cell along a sequence: it takes the pair of an element and a state, and gives the pair of an output and the next state.
+    """Runs a cell along a sequence. The cell takes (element, state) and gives (output, next state).
 
-    Gives the pair of the sequence of outputs and the last state; of an empty sequence, nothing and the initial state. That is zeros
-    unless given, or with ``initial_state_from_input=True`` comes beside the sequence.
+    The output is a pair of the sequence of outputs and the final state. The initial state is zeros unless given; with
+    ``initial_state_from_input=True`` the input is a pair of the sequence and the initial state.
     """
 
     def __init__(self, cell: Any, initial_state: Any = None, initial_state_from_input: bool = False) -> None:
@@ -176,23 +167,15 @@ class RNN(Block):
                 "starts with: fb.RNN(cell, initial_state=fb.Zeros(...))"
             )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return () if self._initial is None else (self._initial,)
 
-    def lowered(self, lower: Lowering) -> Run:
-        cell = lower(self._cell)
-
-        def along(values: Any, state: Any) -> tuple[list[Any], Any]:
-            outputs = []
-            for value in values:
-                output, state = cell((value, state))
-                outputs.append(output)
-            return outputs, state
-
-        if self._from_input:
-            return lambda pair: along(*pair)
-        if self._initial is not None:
-            initial = lower(self._initial)
-            return lambda values: along(values, initial(None))
-        zeros = zeros_of(known(self._state), lower)
-        return lambda values: along(values, zeros)
+    def describe(self, to: Describing) -> Described:
+        needs_zeros = self._initial is None and not self._from_input
+        return {
+            "kind": "rnn",
+            "rnn_cell": to.block(self._cell),
+            "initial": to.optional_block(self._initial),
+            "zeros": to.zeros(known(self._state)) if needs_zeros else None,
+            "from_input": self._from_input,
+        }

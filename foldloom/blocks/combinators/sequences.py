@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from foldloom.blocks.block import Block, Pipe
 from foldloom.blocks.combinators.items import element_of, refuse_endless, takes_nothing
-from foldloom.blocks.compiler.lowering import Lowering, Run
+from foldloom.blocks.describing import Described, Describing, Ops, Through
 from foldloom.blocks.inference import Unknown, head, known, wait_for_head
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, BroadcastSequenceType, PyObjectType, SequenceType, TupleType
@@ -17,7 +16,7 @@ from foldloom.tracing.scope import user_line
 
 
 class Map(Block):
-    """The block applied to every element.
+    """Applies a block to every element.
 
     >>> from foldloom import blocks as fb
     >>> fb.Map(fb.Scalar()).eval([1, 2])
@@ -41,25 +40,27 @@ class Map(Block):
         kind = BroadcastSequenceType if isinstance(head(self.takes), BroadcastSequenceType) else SequenceType
         self.give(kind(inner.gives))
 
-    def lowered(self, lower: Lowering) -> Run:
-        run = lower(self._element)
+    def describe(self, to: Describing) -> Described:
         if isinstance(head(self.takes), BroadcastSequenceType):
-            return run
-        return lambda values: [run(value) for value in values]
+            return {"kind": "pipe", "stages": [to.block(self._element)]}
+        return {"kind": "map", "element": to.block(self._element)}
+
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        return through(self._element, inputs)
 
 
 class Broadcast(Block):
-    """A value as an endless sequence of itself, to go beside the elements of another: ``fb.Zip()`` ends with the shortest."""
+    """Repeats a value endlessly, to be zipped with a sequence: ``fb.Zip()`` stops at the shortest."""
 
     def __init__(self) -> None:
         self.gives = BroadcastSequenceType(self.takes)
 
-    def lowered(self, lower: Lowering) -> Run:
-        return lambda value: value
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "identity"}
 
 
 class Zip(Block):
-    """From a tuple of sequences the sequence of tuples, as long as the shortest."""
+    """From a tuple of sequences to the sequence of tuples, as long as the shortest."""
 
     def __init__(self) -> None:
         self.settle()
@@ -83,24 +84,13 @@ class Zip(Block):
     def _endless(takes: BlockType) -> list[bool]:
         return [isinstance(head(item), BroadcastSequenceType) for item in takes.parts]
 
-    def lowered(self, lower: Lowering) -> Run:
-        endless = self._endless(head(self.takes))
-        if not any(endless):
-            return lambda sequences: list(zip(*sequences, strict=False))
-        if all(endless):
-            return tuple
-
-        def run(values: Any) -> Any:
-            sequences = [
-                itertools.repeat(value) if ends else value for value, ends in zip(values, endless, strict=True)
-            ]
-            return list(zip(*sequences, strict=False))
-
-        return run
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "zip", "endless": self._endless(head(self.takes))}
 
 
 class ZipWith(Pipe):
-    """``fb.Zip() >> fb.Map(block)``: the block applied to the first elements of all sequences, to the second, and so on."""
+    """``fb.Zip() >> fb.Map(block)``: applies the block to the first elements of all sequences, then to the second,
+    and so on."""
 
     def __init__(self, elem_block: Any) -> None:
         super().__init__(Zip(), Map(elem_block))
@@ -110,7 +100,7 @@ class ZipWith(Pipe):
 
 
 class NGrams(Block):
-    """All runs of ``n`` neighbours, without padding: ``n - 1`` fewer than elements."""
+    """All windows of ``n`` consecutive elements, without padding."""
 
     def __init__(self, n: int) -> None:
         if n < 1:
@@ -125,14 +115,13 @@ class NGrams(Block):
         refuse_endless(self, self.takes)
         self.give(SequenceType(TupleType([element] * self._n)))
 
-    def lowered(self, lower: Lowering) -> Run:
-        starts = range(self._n)
-        return lambda values: list(zip(*[values[start:] for start in starts], strict=False))
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "ngrams", "n": self._n}
 
 
 class Fold(Block):
-    """From the left: ``combine_block`` takes the pair of the state so far and the next element, and gives the next state. An empty
-    sequence gives the start."""
+    """A left fold: ``combine_block`` takes (state, element) and gives the next state. An empty sequence gives the
+    start."""
 
     def __init__(self, combine_block: Any, start_block: Any) -> None:
         self._combine, self._start = self.adopt(".combine", combine_block), self.adopt(".start", start_block)
@@ -170,16 +159,12 @@ class Fold(Block):
             lambda one, other: f"{shortened(self)} gets elements of {one}, but {shortened(combine)} takes {other}",
         )
 
-    def certain_parts(self) -> Iterable[Block]:
+    def always_evaluated(self) -> Iterable[Block]:
         return (self._start,)
 
-    def lowered(self, lower: Lowering) -> Run:
-        combine, start = lower(self._combine), lower(self._start)
+    def describe(self, to: Describing) -> Described:
+        return {"kind": "fold", "combine": to.block(self._combine), "start": to.block(self._start)}
 
-        def run(values: Any) -> Any:
-            state = start(None)
-            for value in values:
-                state = combine((state, value))
-            return state
-
-        return run
+    def flow(self, inputs: Ops, through: Through) -> Ops:
+        start = through(self._start, inputs)
+        return start | through(self._combine, inputs | start | through(self._combine, inputs))

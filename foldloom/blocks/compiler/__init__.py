@@ -1,1 +1,1 @@
-"""From a block to a module: lowered to Python functions, checked, and run."""
+"""From a root block to a module: its types are checked, its blocks lowered, its batches planned and run."""

@@ -1,4 +1,4 @@
-"""`fb.compile`: from blocks to a module."""
+"""`fb.compile`: from a block to a module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foldloom.planning.schedulers import Scheduler
 
 
 def compile(root: Any, *, scheduler: Scheduler | None = None) -> Model:
-    """An ordinary module that applies a block to a batch of examples.
+    """A module that applies a block to a batch of examples.
 
     >>> from foldloom import blocks as fb
     >>> model = fb.compile(fb.Map(fb.Scalar()) >> fb.Sum())

@@ -1,18 +1,21 @@
-"""A block as an ordinary module."""
+"""The module that `fb.compile` makes of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
 
 import torch
 
-from foldloom.blocks.compiler.cells import ModuleNames, NamedCell
-from foldloom.blocks.compiler.lowering import Lowering, all_blocks
+from foldloom.blocks.block import Block
 from foldloom.blocks.compiler.planner import Planner, deep_recursion
 from foldloom.blocks.compiler.program import Labels, MetricRows, Program, no_rows, tidied
+from foldloom.blocks.compiler.traversal import all_blocks
 from foldloom.blocks.compiler.validation import check_root
 from foldloom.blocks.inference import known
+from foldloom.blocks.lowering.cells import ModuleNames, NamedCell
+from foldloom.blocks.lowering.lowering import Lowering
 from foldloom.blocks.types import dtype_name
 from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
@@ -21,22 +24,19 @@ from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.tracing import batch
 from foldloom.tracing.cells.core import Cell, cell
 
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
-
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def given(value: torch.Tensor) -> torch.Tensor:
-    """What was given, given back: a copy, because constants of the model may be among it."""
+    """Returns a copy of its input, for outputs that are constants or given values."""
     return value.clone()
 
 
 class Model(torch.nn.Module):
-    """``model(examples)`` is the block's output for each example, stacked; made by `fb.compile`.
+    """``model(examples)`` applies a block to each example and stacks the outputs. Made by `fb.compile`.
 
-    A tensor comes as ``[n, ...]``, a tuple as a tuple, a sequence as an `fl.Ragged`. If the block has metrics, the result is a
-    pair of the output and a dict from their names to `MetricRows`.
+    A tensor comes as ``[n, ...]``, a tuple as a tuple, a sequence as an `fl.Ragged`. If the block has metrics, the
+    result is a pair of the output and a dict from metric names to `MetricRows`.
     """
 
     def __init__(self, root: Block, *, scheduler: Scheduler | None = None, objects_at_root: bool = False) -> None:
@@ -86,6 +86,21 @@ class Model(torch.nn.Module):
         devices = [face.device for _, face in self._named_cells() if face.device is not None]
         return devices[0] if devices else torch.get_default_device()
 
+    @property
+    def cell_names(self) -> Mapping[Block, str]:
+        """The path in this module of the cell of each block that computes."""
+        return {block: f"cells.{name}" for block, name in self._name_of_block.items()}
+
+    @property
+    def given_name(self) -> str:
+        """The path of the cell that returns what it is given, for outputs that no other cell computes."""
+        return f"cells.{self._given}"
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """The dtype in use for each declared one, where it differs."""
+        return self._dtypes
+
     def forward(self, examples: Planned | Sequence[Any]) -> Any:
         result = self._results(examples)
         output_type = known(self.root.gives)
@@ -115,21 +130,21 @@ class Model(torch.nn.Module):
 
     @property
     def plan(self) -> Planner:
-        """``model.plan(examples)`` plans a batch that ``model`` runs later, here or in another process; ``collate_fn=model.plan``.
-        Takes examples, kept recordings, or both."""
+        """``model.plan(examples)`` plans a batch for ``model`` to run later, here or in another process. Takes
+        examples, recordings, or both. Use it as ``collate_fn=model.plan``."""
         return self._planner
 
     def record(self, example: Any) -> Recording:
-        """What one example asks for. Kept, it makes planning a reshuffled epoch free of Python per node. It holds no weights
-        and names its cells, so it can be kept on disk and run with another instance of the model."""
+        """The recording of one example. Planning a batch of recordings takes no Python per node. A recording holds
+        no weights and refers to cells by name, so it can be saved and run by another instance of the model."""
         return self._planner.record(example)
 
     def record_each(self, examples: Sequence[Any]) -> list[Recording]:
-        """`record` for each of several, which costs less than for one at a time."""
+        """`record` for each of several examples, faster than one at a time."""
         return self._planner.record_each(examples)
 
     def one_example(self, example: Any) -> Any:
-        """The output for one example alone, computed at once; inside `fl.batch`, recorded like any other code.
+        """The output for one example, computed immediately; inside `fl.batch`, recorded like any other code.
 
         Metrics are a dict from names to lists of values, or of pairs of value and label.
         """
@@ -144,12 +159,12 @@ class Model(torch.nn.Module):
         }
 
     def max_depth(self, example: Any) -> int:
-        """How many computations on this example wait for each other."""
+        """The length of the longest chain of dependent computations for this example."""
         return self._planner.depth(example)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        # Numbers that blocks make of Python objects must meet the weights in the weights' dtype.
+        # Numbers in examples are converted to the dtype that the weights now have.
         for declared in _FLOATING:
             current = getattr(torch, self._dtypes.get(declared, declared))
             self._dtypes[declared] = dtype_name(fn(torch.empty(0, dtype=current)).dtype)
@@ -165,3 +180,6 @@ class Model(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.root!r:.200}"
+
+
+Block.evaluator = partial(Model, objects_at_root=True)

@@ -1,21 +1,22 @@
-"""Recording and planning: all of a model but its weights, which therefore travels to other processes."""
+"""Recording and planning of batches. Contains no weights, so it can be pickled to other processes."""
 
 from __future__ import annotations
 
 import io
 import pickle
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from foldloom.blocks.compiler.cells import NamedCell
-from foldloom.blocks.compiler.lowering import Lowering
+from foldloom.blocks.block import Block
 from foldloom.blocks.compiler.program import Program, terminals
+from foldloom.blocks.copying import Portable
 from foldloom.blocks.inference import known
+from foldloom.blocks.lowering.cells import NamedCell
+from foldloom.blocks.lowering.lowering import Lowering
 from foldloom.errors import ArgumentError, BlockError, BlockInputError, CellError
 from foldloom.execution.engine import Planned
 from foldloom.graph import Type
@@ -24,15 +25,12 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing import Cell, plan, record
 from foldloom.tracing.batched import record_together
 
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
-
 _RECURSION_LIMIT = 200_000
-"""Blocks recurse as deep as the data, several calls a level; Python's own limit would be met at trees of a few hundred levels."""
+"""Blocks recurse as deep as the data, with several calls per level. Python's default would limit trees to a few hundred levels."""
 
 
 class OneExample(torch.nn.Module):
-    """A program as a module, with the modules that it calls as they are."""
+    """A program as a module, which has the modules that it calls directly as submodules."""
 
     def __init__(self, program: Program, modules_on_the_fly: torch.nn.ModuleDict) -> None:
         super().__init__()
@@ -43,18 +41,10 @@ class OneExample(torch.nn.Module):
         return self._program(example)
 
 
-class Portable(ABC):
-    """What can be sent to another process without its weights."""
-
-    @abstractmethod
-    def state_without_weights(self) -> dict[str, Any]:
-        """The attributes that it has there."""
-
-
 class Planner:
-    """``planner(examples)`` is a plan that the model runs. Serves as a ``collate_fn``.
+    """``planner(examples)`` is a plan that the model runs. Can be used as a ``collate_fn``.
 
-    Pickles without the model's weights: workers that are started afresh get what they need to record, and no more.
+    It is pickled without the model's weights: worker processes get only what recording needs.
     """
 
     def __init__(
@@ -69,11 +59,11 @@ class Planner:
         self._parts = (root, dict(cells), given, dict(dtypes), scheduler, modules_on_the_fly)
         self._scheduler = scheduler
         self._program = Program(root, Lowering(cells, given, dtypes, torch.device("cpu")))
-        # Cells that blocks do not know of get their names from the module they are in.
+        # Cells inside `OnTheFly` blocks are named by their path in this module.
         self._function = OneExample(self._program, modules_on_the_fly) if len(modules_on_the_fly) else self._program
 
     def __call__(self, batch: Sequence[Any]) -> Planned:
-        """A plan for a batch of examples, of kept recordings of examples, or of both."""
+        """A plan for a batch of examples, of recordings, or of both."""
         if not len(batch):
             raise ArgumentError("there is nothing to plan: give model.plan at least one example")
         recordings: list[Recording] = []
@@ -85,11 +75,11 @@ class Planner:
         return plan(recordings, self._scheduler)
 
     def record(self, example: Any) -> Recording:
-        """What one example asks for; keep it, and planning it again costs nothing per node."""
+        """The recording of one example. Planning it takes no Python per node."""
         return self._record_together([example])
 
     def record_each(self, examples: Sequence[Any]) -> list[Recording]:
-        """The same for each of several, which costs less than for one at a time."""
+        """The recordings of several examples, faster than one at a time."""
         return split_recording(self._record_together(examples, 0)) if len(examples) else []
 
     def _record_together(self, examples: Sequence[Any], first: int | None = None) -> Recording:
@@ -97,27 +87,27 @@ class Planner:
             return record_together(self._function, [(example,) for example in examples], first)
 
     def depth(self, example: Any) -> int:
-        """How many computations on this example wait for each other."""
+        """The length of the longest chain of dependent computations for this example."""
         with deep_recursion():
             recording = record(lambda value: self._program.computed(value)[0], example)
         return int(recording.graph.depth_of_node.max(initial=0))
 
-    def _announce(self) -> None:
-        """Ask all cells now what they will be asked where there are no weights."""
+    def _infer_signatures(self) -> None:
+        """Infer the signatures of all cells now, for processes without weights."""
         root, cells, given, dtypes, *_ = self._parts
         for block, cell in cells.items():
             try:
-                block.announce(cell, dtypes)
+                block.infer_signatures(cell, dtypes)
             except CellError:
-                # A function that fixes its own dtype may refuse the one that all others got with the weights; what it is
-                # really called with is then known from recordings, if there were any.
+                # A function with a fixed dtype may reject the dtype of the weights. Its signatures are then those of
+                # examples recorded so far.
                 continue
         for type in (*terminals(known(root.gives)), *self._program.metrics.values()):
             dtype = dtypes.get(type.dtype, type.dtype)
             given.signature((Type(type.fixed(), dtype),), None, ())
 
     def __reduce__(self) -> tuple[Callable[[bytes], Planner], tuple[bytes]]:
-        self._announce()
+        self._infer_signatures()
         stream = io.BytesIO()
         try:
             _WithoutWeights(stream).dump(self._parts)
@@ -134,7 +124,7 @@ def _restored(data: bytes) -> Planner:
 
 
 def _unwritten(shape: torch.Size, dtype: torch.dtype, requires_grad: bool) -> torch.nn.Parameter:
-    """A weight by its type alone: memory that nobody writes to costs nothing."""
+    """A parameter of this shape in uninitialized memory, which takes no physical memory."""
     return torch.nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad)
 
 
@@ -150,7 +140,7 @@ class _WithoutWeights(pickle.Pickler):
 
 
 def _packed(cell: Cell | None) -> bytes | None:
-    """A cell without its weights; None if its function cannot travel."""
+    """A cell pickled without its weights; None if its function cannot be pickled."""
     stream = io.BytesIO()
     try:
         _WithoutWeights(stream).dump(cell)
@@ -160,7 +150,8 @@ def _packed(cell: Cell | None) -> bytes | None:
 
 
 class deep_recursion:  # noqa: N801 (used like a function)
-    """A class, because entering a generator takes several times as long, and this is done for every example."""
+    """Raises Python's recursion limit. A class, because entering a generator-based one for every example is several
+    times slower."""
 
     __slots__ = ("_limit",)
 

@@ -1,32 +1,31 @@
-"""A block with everything around it that one example needs: its metrics, and tensors where a user expects them."""
+"""A root block as a function of one example, with its metrics and with tensors as outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from foldloom.blocks.compiler.lowering import Collected, Lowering, Run, all_blocks, collecting
+from foldloom.blocks.block import Block
+from foldloom.blocks.compiler.traversal import all_blocks, shared_blocks
 from foldloom.blocks.inference import known
+from foldloom.blocks.lowering.lowering import Collected, Lowering, Run, collecting
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType, VoidType
 from foldloom.graph.ragged import Ragged
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.lazy_tensor import LazyTensor
 
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
-
 
 @dataclass(frozen=True, eq=False)
 class MetricRows:
-    """What one metric collected over a batch: a row for each evaluation, examples in order, and within an example in the order
-    of evaluation (the nodes of a tree: children before parents).
+    """The rows that one metric collected over a batch: by example, and within an example in the order of evaluation (in
+    a tree, children before parents).
 
-    ``values`` is ``[total, ...]`` and gradients flow through it; ``example_of_row`` says which example each row came from, and
-    ``labels`` what the metric was given beside the value: numbers as one tensor, anything else as a list.
+    ``values`` is ``[total, ...]`` and differentiable. ``example_of_row`` has the example of each row. ``labels`` are a
+    tensor if they are numbers, and otherwise a list.
     """
 
     values: torch.Tensor
@@ -42,14 +41,14 @@ class MetricRows:
 
 
 class Labels:
-    """The labels of one metric in one example: kept whole, whatever they are."""
+    """The labels of one metric in one example. Kept opaque to the engine, which would look for tensors in a list."""
 
     __slots__ = ("values",)
 
     def __init__(self, values: list[Any]) -> None:
         kinds = {type(value) for value in values}
         array = np.array(values) if len(kinds) == 1 and kinds <= {int, float, bool} else None
-        # Whole numbers that no tensor could hold stay as they are.
+        # Integers too large for a tensor stay a list.
         self.values: Any = values if array is None or array.dtype.kind == "O" else array
 
     @staticmethod
@@ -65,12 +64,12 @@ class Program:
     """A block as a function of one example."""
 
     def __init__(self, root: Block, lowering: Lowering) -> None:
-        self._run = lowering.function(root)
+        self._run = lowering.function(root, shared_blocks(root))
         self.metrics = metrics_of(root)
         self._finish = _finished(known(root.gives), lowering.given)
 
     def __call__(self, example: Any) -> Any:
-        """The output; with metrics, the output, their rows and their labels."""
+        """The output; with metrics, a tuple of the output, their rows and their labels."""
         if not self.metrics:
             return self._finish(self._run(example))
         output, collected = self.computed(example)
@@ -78,7 +77,7 @@ class Program:
         return self._finish(output), collected.rows, labels
 
     def computed(self, example: Any) -> tuple[Any, Collected]:
-        """The output as blocks leave it, in which what was only given is no tensor yet, and the metrics."""
+        """The metrics, and the output before numbers and constants in it are turned into tensors."""
         collected = Collected(self.metrics)
         outer = collecting.set(collected)
         try:
@@ -88,7 +87,7 @@ class Program:
 
 
 def metrics_of(root: Block) -> dict[str, TensorType]:
-    """The type of each metric's rows, by its name."""
+    """The row type of each metric, by name."""
     found: dict[str, TensorType] = {}
     for block in all_blocks(root):
         for name, takes in block.metrics().items():
@@ -97,7 +96,7 @@ def metrics_of(root: Block) -> dict[str, TensorType]:
 
 
 def _finished(type: BlockType, given: Cell) -> Run:
-    """Numbers and constants that reach the end without having met a cell become tensors like any other."""
+    """Turns numbers and constants in the output that no cell computed into tensors."""
     if isinstance(type, TensorType):
         return lambda value: value if value.__class__ is LazyTensor else given(value)
     if isinstance(type, TupleType):
@@ -110,12 +109,13 @@ def _finished(type: BlockType, given: Cell) -> Run:
 
 
 def terminals(type: BlockType) -> list[TensorType]:
-    """All tensors in a type, in tuples and sequences alike."""
+    """All tensor types inside a type."""
     return [type] if isinstance(type, TensorType) else [inner for part in type.parts for inner in terminals(part)]
 
 
 def tidied(stacked: Any, type: BlockType, dtypes: Any) -> Any:
-    """What stacking cannot know without types: that nothing is None, and what no row at all would look like."""
+    """Restores what stacking cannot know without types: outputs that are None, and the shape of tensors without
+    rows."""
     if isinstance(type, VoidType):
         return None
     if isinstance(type, TupleType):

@@ -1,10 +1,9 @@
-"""What must hold of a block before a model is made of it."""
+"""Checks of a root block before a model is made of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from foldloom.blocks.compiler.lowering import all_blocks
+from foldloom.blocks.block import Block
+from foldloom.blocks.compiler.traversal import all_blocks
 from foldloom.blocks.inference import attempt, known, unify, unknowns
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import (
@@ -17,17 +16,14 @@ from foldloom.blocks.types import (
     canonicalize_type,
 )
 
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
-
 
 def check_root(root: Block, objects_at_root: bool) -> None:
-    """Raise what is wrong with a block as a whole: nothing of it shows in a part alone."""
+    """Raise an error for whatever is wrong with a block as a whole."""
     blocks = list(all_blocks(root))
     for block in blocks:
         block.check_wiring()
     for unknown in unknowns(root.takes):
-        # What nobody asks anything of is what the user has: a Python object.
+        # An input type that no block constrains is a Python object.
         with attempt():
             unify(unknown, PyObjectType())
     for block in blocks:

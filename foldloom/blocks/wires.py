@@ -1,25 +1,21 @@
-"""Reading one block's output from another, inside a composition."""
+"""Inside a composition: reading the output of a block, or one item of it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from foldloom.errors import WiringError
 from foldloom.tracing.scope import user_line
 
-if TYPE_CHECKING:
-    from foldloom.blocks.block import Block
-    from foldloom.blocks.combinators.composition import Composition
-
 
 @dataclass(frozen=True, eq=False)
 class Wire:
-    """One of the outputs of a block, by its position, a slice of positions, or the key of a record."""
+    """One output of a block, by its position, a slice of positions, or the key of a record."""
 
-    source: Block | Wire
+    source: object
     key: Any
 
     def __getitem__(self, key: Any) -> Wire:
@@ -29,16 +25,27 @@ class Wire:
         return f"{self.source!r}[{self.key!r}]"
 
 
+class Wirable(Protocol):
+    """A composition."""
+
+    def wire(self, block: Any, sources: Sequence[Any]) -> None: ...
+
+    def check_unused(self) -> None: ...
+
+
+Composition = TypeVar("Composition", bound=Wirable)
+
+
 class _Open(threading.local):
     def __init__(self) -> None:
-        self.compositions: list[Composition] = []
+        self.compositions: list[Wirable] = []
 
 
 _open = _Open()
 
 
-class Scope:
-    """While it lasts, blocks that read others do so in this composition."""
+class Scope(Generic[Composition]):
+    """Within it, ``block.reads(...)`` connects blocks of this composition."""
 
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
@@ -53,7 +60,7 @@ class Scope:
             self._composition.check_unused()
 
 
-def connect_in_scope(block: Block, sources: Sequence[Any]) -> None:
+def connect_in_scope(block: object, sources: Sequence[Any]) -> None:
     if not _open.compositions:
         raise WiringError(
             f"{block!r:.80} reads other blocks, which only a composition allows. Write `comp = fb.Composition()` and then, inside "

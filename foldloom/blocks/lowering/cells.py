@@ -1,4 +1,4 @@
-"""The cells of blocks: one for each function, under a name in its model."""
+"""The cells of blocks. Blocks with the same function share one, which has a name in the model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from foldloom.tracing.cells.nesting import Nesting
 
 
 class FlatCell(Cell):
-    """A cell that is called with the parts of nested tuples and hands its function the tuples: taking them apart here, where
-    the types are known, is much cheaper than in the recorder, where they are not."""
+    """A cell that is called with the leaves of nested tuples and passes the tuples to its function. Flattening them
+    in generated code, where the types are known, is much cheaper than in the recorder."""
 
     def __init__(self, function: Callable[..., Any], arguments: TupleType) -> None:
         super().__init__(function)
@@ -31,21 +31,22 @@ class FlatCell(Cell):
 
 
 def cell_key(function: Callable[..., Any], nesting: BlockType | None) -> Hashable:
-    """Blocks of equal keys share a cell, and so their calls run together."""
-    if isinstance(function, types.MethodType):  # a new object every time one looks
+    """Blocks with equal keys share a cell, so that their calls are batched together."""
+    if isinstance(function, types.MethodType):  # every attribute access creates a new one
         return (id(function.__self__), function.__func__, nesting)
     return (id(function), nesting)
 
 
 class NamedCell(Cell):
-    """What a cell shows of itself while recording: its name in the model, and what its calls give. Without weights, so that
-    recordings can be made where there are none; what it was never asked before, it asks the cell itself."""
+    """Stands for a cell while recording: its name in the model, and its signatures. It needs no weights, so
+    recordings can be made in processes without them. Signatures that are not known yet are inferred by the cell
+    itself."""
 
     def __init__(self, name: str, label: str, cell: Cell | None = None) -> None:
         super().__init__(_unreachable)
         self.label = label
         self.name = name
-        self.__dict__["cell"] = cell  # not as a child, whose weights would be its own
+        self.__dict__["cell"] = cell  # not as a submodule, which would add its weights
         self._known: dict[Hashable, tuple[Signature | None, Signature]] = {}
         self._packed_cell: bytes | None = None
 
@@ -65,7 +66,8 @@ class NamedCell(Cell):
         return named
 
     def packed(self, cell: bytes | None) -> Packed:
-        """What makes one like it in another process, where ``cell`` is the cell itself, without weights, if it can travel."""
+        """The arguments of `unpacked` in another process. ``cell`` is the pickled cell without weights, if it can be
+        pickled."""
         known = {key: (None, named) for key, (_, named) in self._known.items()}
         return self.name, self.label, known, cell
 
@@ -96,7 +98,7 @@ def _unreachable(*_: Any) -> Any:
 
 
 class ModuleNames:
-    """Puts modules into a dict, each under a name of its own, with a number from the second on."""
+    """Adds modules to a ModuleDict under unique names: the second of a name gets the suffix ``_2``."""
 
     def __init__(self, modules: torch.nn.ModuleDict) -> None:
         self._modules = modules

@@ -1,4 +1,5 @@
-"""What a model consists of, learned from what examples ask of it: types, ops, and which op reads what which other makes."""
+"""What a model consists of, from its blocks and from recordings of examples: types, ops, and which ops read which
+others' results."""
 
 from __future__ import annotations
 
@@ -8,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from foldloom.blocks.block import Block
-from foldloom.blocks.compiler.cells import NamedCell
-from foldloom.blocks.compiler.lowering import all_blocks
 from foldloom.blocks.compiler.model import Model
+from foldloom.blocks.lowering.cells import NamedCell
 from foldloom.blocks.printing import shortened
 from foldloom.errors import CellError, ExportError
 from foldloom.exporting.flows import readers_in
@@ -26,12 +26,12 @@ from foldloom.tracing.kernels import is_function
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
-class Learned:
-    """The ops of a model under their numbers, and what is known of how they follow each other."""
+class OpTable:
+    """The ops of a model, numbered, and which of them read whose results."""
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        self._given = f"cells.{owner._given}" if isinstance(owner, Model) else ""
+        self._given = owner.given_name if isinstance(owner, Model) else ""
         self.ops: dict[Op, int] = {}
         self.readers: dict[int, set[int]] = {}
         self._types: dict[Type, int] = {}
@@ -77,8 +77,8 @@ class Learned:
         )
 
     def _likely_readers(self) -> dict[int, set[int]]:
-        """Who reads what, with calls of a cell that differ in how many operands are in a list taken for one: if a node of two children was seen
-        below one of three, the other way round will be met too."""
+        """Who reads whose results, where calls of a cell that differ only in the length of a list count as one: if a
+        node with two children was seen below one with three, the reverse will occur too."""
         alike: dict[Hashable, list[int]] = {}
         for op, number in self.ops.items():
             alike.setdefault(_kind(op), []).append(number)
@@ -112,7 +112,7 @@ class Learned:
 
 
 def _kind(op: Op) -> Hashable:
-    """What calls have in common that differ in the length of a list. Of functions each call is its own."""
+    """Equal for calls of a cell that differ only in the length of a list. Calls of functions are never equal."""
     if is_function(op):
         return op
     settings: Any = op.settings
@@ -120,7 +120,7 @@ def _kind(op: Op) -> Hashable:
 
 
 def json_nesting(nesting: Any) -> Any:
-    """The nesting of arguments or results, as a description has it."""
+    """The nesting of arguments or results, as JSON."""
     if nesting is None:
         return None
     kind, keys, parts = nesting
@@ -128,45 +128,45 @@ def json_nesting(nesting: Any) -> Any:
     return name, keys if kind is dict else len(parts), tuple([json_nesting(part) for part in parts])
 
 
-def add_blocks(learned: Learned, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
-    """What the blocks of a model call, and in which order, as far as their types tell. The rest is for examples to tell."""
-    number_of_block = {block: number for number, block in enumerate(all_blocks(model.root))}
-    op_of_block: dict[int, int] = {}
+def add_blocks(table: OpTable, model: Model, program: dict[str, Any] | None, why: str, has_examples: bool) -> None:
+    """Add the ops that the blocks of a model call and their order, as far as the types determine them. Examples must
+    show the rest."""
+    op_of_block: dict[Block, int] = {}
     missing = [why] if program is None else []
-    for block, name in model._name_of_block.items():
-        asking = _Asking(f"cells.{name}", model._cell(name).label, model._cell(name))
-        op = asking.op_of(block, model._dtypes)
+    for block, name in model.cell_names.items():
+        cell = find_cell(name, model)
+        op = _SignatureProbe(name, cell.label, cell).op_of(block, model.dtypes)
         if op is None:
             missing.append(
                 f"{shortened(block)} takes an extent or a number of tensors that differs from example to example"
             )
         else:
-            learned.add_op(op)
-            op_of_block[number_of_block[block]] = learned.ops[op]
+            table.add_op(op)
+            op_of_block[block] = table.ops[op]
     if missing and not has_examples:
         raise ExportError(
             f"what this model calls is not known without examples, `fl.export(model, path, examples)`: {missing[0]}"
         )
     if program is not None and not missing:
-        for maker, reader in readers_in(program["blocks"], op_of_block):
-            learned.add_reader(maker, reader)
+        for maker, reader in readers_in(model.root, op_of_block):
+            table.add_reader(maker, reader)
 
 
-class _Asking(NamedCell):
-    """A cell that notes what it is asked."""
+class _SignatureProbe(NamedCell):
+    """A cell that notes the ops whose signatures are inferred."""
 
     def op_of(self, block: Block, dtypes: Mapping[str, str]) -> Op | None:
-        """The op of a block's calls; None if they differ."""
-        self.__dict__["asked"] = {}
+        """The op that a block calls; None if it calls several, depending on the example."""
+        self.__dict__["ops"] = {}
         try:
-            block.announce(self, dtypes)
+            block.infer_signatures(self, dtypes)
         except CellError:
-            # A function that fixes its own dtype may refuse the one that all others got with the weights.
+            # A function with a fixed dtype may reject the dtype of the weights.
             return None
-        asked = list(self.__dict__["asked"])
-        return asked[0] if len(asked) == 1 else None
+        ops = list(self.__dict__["ops"])
+        return ops[0] if len(ops) == 1 else None
 
     def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         found = super().signature(types, nesting, settings)
-        self.__dict__["asked"][found.op] = None
+        self.__dict__["ops"][found.op] = None
         return found

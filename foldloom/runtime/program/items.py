@@ -1,0 +1,51 @@
+"""Interpreters of blocks that look values up by key, position and length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foldloom.errors import MissingKeyError
+from foldloom.runtime.program.inputs import number_maker
+from foldloom.runtime.program.registry import Interpreting, RecorderRun, interpreter
+
+
+def getter(block: dict[str, Any], key: Any) -> Callable[[Any], Any]:
+    """Looks a key up in a value; an error names the block."""
+
+    def get(value: Any) -> Any:
+        try:
+            return value[key]
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise MissingKeyError(
+                f"{value!r:.60} ({type(value).__name__}) has no item {key!r}, which {block['says']} asks for"
+            ) from error
+
+    return get
+
+
+@interpreter("get_item")
+def _get_item(block: dict[str, Any], to: Interpreting) -> RecorderRun:
+    get = getter(block, to.value(block["key"]))
+    return lambda recorder, value: get(value)
+
+
+@interpreter("nth")
+def _nth(block: dict[str, Any], to: Interpreting) -> RecorderRun:
+    def run(recorder: Any, pair: Any) -> Any:
+        sequence, position = pair
+        return getter(block, position)(sequence)
+
+    return run
+
+
+@interpreter("first")
+def _first(block: dict[str, Any], to: Interpreting) -> RecorderRun:
+    """`nth` of a broadcast sequence, which is represented by its one element."""
+    return lambda recorder, pair: pair[0]
+
+
+@interpreter("length")
+def _length(block: dict[str, Any], to: Interpreting) -> RecorderRun:
+    make = number_maker(block["dtype"])
+    return lambda recorder, value: make(len(value))
