@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from benchmarks.fuzz.grammar import CONSTANTS, TEMPLATES
 from benchmarks.fuzz.prelude import indented, prelude
-from benchmarks.fuzz.statements import ERRORS, RISKS, WEIGHED
+from benchmarks.fuzz.statements import RISKS, WEIGHED
+from benchmarks.fuzz.statements_that_raise import ERRORS
 
 Scope = dict[str, list[str]]
 
@@ -38,8 +39,18 @@ class Writer:
             return self.rng.choice(known)
         if depth <= 0:
             return self.rng.choice(known or CONSTANTS[kind])
-        template = self.rng.choice(TEMPLATES[kind])
-        return re.sub(r"\{([VSMNIKifbLR])\}", lambda found: self.expression(found[1], scope, depth - 1), template)
+        return self.filled(self.rng.choice(TEMPLATES[kind]), scope, depth - 1)
+
+    def filled(self, template: str, scope: Scope, depth: int) -> str:
+        """Expressions for the kinds in a template; a kind with a stroke repeats the one before."""
+        last: dict[str, str] = {}
+
+        def fill(found: re.Match[str]) -> str:
+            if not found[2]:
+                last[found[1]] = self.expression(found[1], scope, depth)
+            return last[found[1]]
+
+        return re.sub(r"\{([VSMNIKifbLR])('?)\}", fill, template)
 
     def statement(self, scope: Scope, depth: int, templates: list[str] | None = None) -> list[str]:
         while True:
@@ -86,10 +97,16 @@ class _Filling:
         before = len(self.made), len(self.local)
         text = line.replace("{it}", self.made[-1][1] if self.made else "")
         text = re.sub(r"\{(new|local|old):(\w)\}", self._variable, text)
-        text = re.sub(r"\{([VSMNIKifbLR])\}", lambda found: self.writer.expression(found[1], self.inner, 2), text)
+        text = self.writer.filled(text, self._readable(line), 2)
         for kind, name in self.made[before[0] :] + self.local[before[1] :]:
             self.inner.setdefault(kind, []).append(name)
         return [text.replace("{error}", self.writer.rng.choice(ERRORS))]
+
+    def _readable(self, line: str) -> Scope:
+        """What a branch or a handler gives a value may have none yet."""
+        if not line.startswith("{it} ="):
+            return self.inner
+        return {kind: [name for name in names if name != self.made[-1][1]] for kind, names in self.inner.items()}
 
     def _variable(self, found: re.Match[str]) -> str:
         how, kind = found[1], found[2]

@@ -5,7 +5,7 @@
     i  a Python int             f  a Python float                       b  what an `if` can ask
     L  a list of vectors        R  what a program returns
 
-``{V}`` in a template stands for another expression of that kind. Comparisons are with odd numbers, not with zero: a sum that is
+``{V}`` in a template stands for another expression of that kind, ``{V'}`` for the same one as before it. Comparisons are with odd numbers, not with zero: a sum that is
 zero but for rounding would send two correct runs different ways.
 """
 
@@ -23,7 +23,7 @@ CONSTANTS = {
     "i": ["1", "2", "n"],
     "f": ["0.5", "-1.25", "2.0"],
     "b": ["n > 1", "n % 2 == 0"],
-    "L": ["[torch.ones(3)]", "list(net.weight)"],
+    "L": ["[torch.ones(3), net.weight[2]]", "list(net.weight)"],
     "R": ["None", "n"],
 }
 
@@ -37,7 +37,7 @@ torch.tensor({i})
 ({I} * 2 % 3)
 ({I} // 2)
 torch.tensor({S}.shape[0])
-{S}.argmax()
+torch.cat([{V}, {S}]).argmax()
 ({S} > 0.1).count_nonzero()
 {K}.sum()
 {I}.clamp(0, 2)

@@ -13,7 +13,7 @@ torch.tanh({V})
 ({V} ** 2)
 ({V} / {V})
 (1 - {V})
--{V}
+(-{V})
 net.linear({V})
 net.norm({V})
 net.seq({V})
@@ -31,8 +31,9 @@ net.linear.bias
 {M}.sum(0)
 {M}.mean(0)
 {M}.amax(0)
+torch.cat([{M}, net.weight])[-1]
 {M}[-1]
-{M}[{I}]
+{M}[{I} % len({M'})]
 torch.where({V} > {V}, {V}, {V})
 torch.where({V} > {f}, {V}, 0.0)
 torch.where({V} > 0.1, {V}.log(), {V})
@@ -46,7 +47,7 @@ torch.where({V} > 0.1, {V}.log(), {V})
 {V}.roll(1)
 {V}.cumsum(0)
 {V}.cummax(0).values
-{V}[{V}.argsort()]
+{V}[{V}.argsort(stable=True)]
 {V}[{V}.sort(stable=True).indices]
 {V}[torch.tensor([2, 0, 0])]
 {V}[[{i} % 3, 0, 1]]
@@ -107,11 +108,11 @@ torch.tensor([{f}, {f}, {f}])
 torch.tensor({V}.tolist())
 ({V} > {f}).double()
 (({V} > 0.1) & ({V} < 2.0)).to({V}.dtype)
-({V} > 0.1).long() * {V}
+(({V} > 0.1).long() * {V})
 sum([{V}, {V}])
 sum({L})
-{L}[-1]
-{L}[{i} % 2]
+({L} or [{V}])[-1]
+{L}[{i} % len({L'})]
 max({V}, {V}, key=lambda v: float(v.sum()))
 batch(x_as_vector)([x])[0]
 sum(batch(helper)([{V}, {V}], [1, {i}]))
@@ -138,7 +139,7 @@ NUMBERS = """
 {V}.logsumexp(0)
 {V}.mean()
 {S}.mean()
-{S}.max()
+torch.cat([{S}, {V}]).max()
 {S}.prod()
 ({V} @ {V})
 torch.dot({V}, {V})
@@ -175,9 +176,9 @@ SEQUENCES = """
 {S}[1:]
 {S}[:{i}]
 {S}[::2]
-{S}[{S} > 0.2]
-{S}[torch.nonzero({S} > 0.1).squeeze(1)]
-torch.masked_select({S}, {S} < 0.6)
+{S}[{S'} > 0.2]
+{S}[torch.nonzero({S'} > 0.1).squeeze(1)]
+torch.masked_select({S}, {S'} < 0.6)
 torch.cat([{S}, {V}])
 torch.cat([{S}, {S}])
 {M}[:, 0]
@@ -188,18 +189,18 @@ torch.cat([{S}, {S}])
 {S}.softmax(0)
 {S}.cumsum(0)
 {S}.sort().values
-{S}.sort(0, descending=True, stable=True).values
-{S}[{S}.argsort(stable=True)]
+{S}.sort(dim=0, descending=True, stable=True).values
+{S}[{S'}.argsort(stable=True)]
 {S}.flip(0)
 {S}.unique()
 {S}.clamp(max=0.4)
-{S}.masked_fill({S} > 0.2, {f})
-torch.where({S} > 0.2, {S}, {N})
-{S}.unfold(0, 1, 1).squeeze(1)
+{S}.masked_fill({S'} > 0.2, {f})
+torch.where({S} > 0.2, {S'}, {N})
+{S}.view(-1, 1)[:, 0]
 torch.stack([{N}, {N}])
-torch.stack([v.sum() for v in {L}])
-torch.arange({i}) * {N}
-torch.linspace(0, 1, 2) * {N}
+torch.stack([{N}] + [v.sum() for v in {L}])
+(torch.arange({i}) * {N})
+(torch.linspace(0, 1, 2) * {N})
 {S}.repeat(2)
 {S}.diff()
 {S}.detach()
@@ -213,7 +214,7 @@ ROWS = """
 {M}.tanh()
 ({M} * {V})
 ({M} + {N})
-({M} - {M}.mean(0))
+({M} - {M'}.mean(0))
 ({M} @ net.weight)
 net.linear({M})
 net.norm({M})
@@ -222,16 +223,16 @@ net.batch_norm({M})
 net.lstm({M})[0]
 net.gru({M})[0][:, :3]
 torch.stack([{V}, {V}])
-torch.stack({L})
-torch.stack([helper(v, 1) for v in {M}])
+torch.stack([{V}, *{L}])
+torch.stack([{V}] + [helper(v, 1) for v in {M}])
 torch.cat([{M}, {V}.unsqueeze(0)])
 torch.cat([{M}, {M}])
 {M}[1:]
 {M}[:{i}]
 {M}.flip(0)
-{M}[{M}[:, 0] > 0.1]
-{M}[{M}[:, 1].argsort(stable=True)]
-(({M} @ {M}.t()).softmax(-1) @ {M})
+{M}[{M'}[:, 0] > 0.1]
+{M}[{M'}[:, 1].argsort(stable=True)]
+(({M} @ {M'}.t()).softmax(-1) @ {M'})
 net.table({K})
 net.weight[{K}]
 {M}.softmax(0)
@@ -239,7 +240,7 @@ net.weight[{K}]
 {M}.sort(1).values
 {M}.t().contiguous().t()
 {V}.expand(2, 3)
-{S}.unsqueeze(1) * {V}
+({S}.unsqueeze(1) * {V})
 F.dropout({M}, 0.0)
 torch.tril({M})
 torch.zeros({i}, 3)

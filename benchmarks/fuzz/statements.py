@@ -6,6 +6,8 @@ the blocks of this statement alone, ``{it}`` the last new one again, ``{old:V}``
 
 from __future__ import annotations
 
+from benchmarks.fuzz.statements_that_raise import CATCHING, RISKY
+
 PLAIN = """
 {new:V} = {V}
 ---
@@ -84,8 +86,8 @@ view.mul_(2)
 {it}[{i} % 2] = {V}
 ---
 {new:M} = {M}.clone()
-for row in {it}:
-    row += {N}
+for k in range(len({it})):
+    {it}[k] += {N}
 ---
 {new:M} = {M}.clone()
 {it}[:, 0] *= {f}
@@ -193,7 +195,7 @@ with torch.no_grad():
 with torch.enable_grad():
     {block}
 ---
-with torch.set_grad_enabled({b}):
+with torch.set_grad_enabled(bool({b})):
     {new:V} = {V}
 ---
 with torch.inference_mode():
@@ -214,10 +216,10 @@ def counted(v):
 nonlocal_count = [0]
 {new:V} = counted({V}) + counted({V})
 ---
-def rows():
+def yielding():
     for v in {L}:
         yield v * {N}
-{new:L} = list(rows())
+{new:L} = list(yielding())
 ---
 net.h = {V}
 if {b}:
@@ -234,124 +236,8 @@ net.count += 1
 if {it}.requires_grad:
     {it}.register_hook(lambda g: g * 2)
 ---
-assert {b}, "not so"
----
-{new:V} = {V}
 {new:V} = torch.utils.checkpoint.checkpoint(helper, {V}, 1, use_reentrant=False)
 """
-
-RISKY = """
-{new:M} = torch.linalg.cholesky(torch.outer({V}, {V}) - {N} * torch.eye(3))
----
-{new:V} = net.table({I} * 3)
----
-{new:V} = net.table(torch.tensor({i}))
----
-{new:M} = {S}.view(2, -1)
----
-{new:f} = {f} / {i}
----
-{new:f} = 1 / ({i} - 1)
----
-{new:N} = {S}.max()
----
-{new:N} = {S}[{i}]
----
-{new:N} = {V}[{i}]
----
-{new:N} = {V} @ {S}
----
-{new:V} = net.linear({S})
----
-{new:V} = {V} + {S}
----
-{new:M} = torch.stack({L})
----
-{new:i} = int({S})
----
-{new:f} = {S}.item()
----
-{new:M} = torch.linalg.inv(torch.outer({V}, {V}))
----
-{new:N} = F.cross_entropy({V}, {I} * 2)
----
-{new:V} = {V}[{I} * 2] * {V}
----
-{new:V} = {M}[{i}]
----
-{new:N} = {L}[{i}].sum()
----
-if {b}:
-    raise ValueError("own")
----
-if {b}:
-    raise Stop({V})
----
-{new:f} = dict(a=1.0)[str({i})]
----
-{new:V} = net.weight.view(5)
----
-{new:V} = torch.cat([{M}, {V}])[0]
----
-{new:V} = {V}.long() @ {V}
-"""
-
-CATCHING = """
-try:
-    {risky}
-    {new:V} = {V}
-except {error}:
-    {it} = {V}
----
-try:
-    {risky}
-    {new:V} = {V}
-except Exception as error:
-    {it} = {V} * len(type(error).__name__)
----
-try:
-    {risky}
-    {new:f} = 1.0
-except {error} as error:
-    {it} = 2.0
-except Exception:
-    {it} = 3.0
----
-{new:f} = 0.0
-try:
-    {risky}
-    {it} += 1.0
-except Exception:
-    {it} += 0.5
-else:
-    {block}
-finally:
-    {it} *= 2
----
-try:
-    {risky}
-except Exception as error:
-    return type(error).__name__
----
-try:
-    {block}
-    {risky}
-except {error}:
-    pass
----
-with contextlib.suppress({error}):
-    {risky}
-    {block}
-"""
-
-ERRORS = [
-    "RuntimeError",
-    "IndexError",
-    "(ValueError, TypeError)",
-    "ZeroDivisionError",
-    "torch.linalg.LinAlgError",
-    "Stop",
-]
 
 
 def _templates(text: str) -> list[str]:
@@ -363,6 +249,6 @@ WEIGHED = [
     (4, _templates(IN_PLACE)),
     (5, _templates(BLOCKS)),
     (3, _templates(CATCHING)),
-    (0.3, _templates(RISKY)),
+    (0.1, _templates(RISKY)),
 ]
 RISKS = _templates(RISKY)

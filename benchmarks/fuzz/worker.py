@@ -36,7 +36,7 @@ class Worker:
             _pipe(process.stdin).write(json.dumps(request).encode() + b"\n")
             _pipe(process.stdin).flush()
             answer = self._answer(_pipe(process.stdout))
-        except BrokenPipeError:
+        except BrokenPipeError:  # it died between two programs
             answer = b""
         if answer is None:
             self.close()
@@ -65,8 +65,7 @@ class Worker:
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            _pipe(self._process.stdout).close()
+            self._process.communicate()  # closes the pipes
             self._process = None
 
     def __enter__(self) -> Worker:
