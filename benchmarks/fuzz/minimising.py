@@ -69,6 +69,8 @@ def _edits(tree: ast.Module) -> Iterator[Edit]:
         yield from (
             _unwrapping(number, place, name) for place, s in enumerate(body) for name in BLOCKS if hasattr(s, name)
         )
+    for number, body in enumerate(bodies):
+        yield from (_inlining(number, place) for place, s in enumerate(body) if isinstance(s, ast.Assign))
     for number, node in enumerate(ast.walk(tree)):
         yield from (_shortening(number, place) for place in range(len(_items(node))))
     for number, node in enumerate(_expressions(tree)):
@@ -122,6 +124,23 @@ def _unwrapping(number: int, place: int, name: str) -> Edit:
     def edit(tree: ast.Module) -> None:
         body = list(_bodies(tree))[number]
         body[place : place + 1] = getattr(body[place], name)
+
+    return edit
+
+
+def _inlining(number: int, place: int) -> Edit:
+    """What a variable is given in its place, everywhere."""
+
+    def edit(tree: ast.Module) -> None:
+        body = list(_bodies(tree))[number]
+        assignment = body.pop(place)
+        assert isinstance(assignment, ast.Assign)
+        target = assignment.targets[0]
+        for node in list(ast.walk(tree)):
+            if isinstance(node, ast.Name) and isinstance(target, ast.Name) and node.id == target.id:
+                _Replacing(node, copy.deepcopy(assignment.value)).visit(tree)
+        if not body:
+            body.append(ast.Pass())
 
     return edit
 

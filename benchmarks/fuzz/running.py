@@ -141,7 +141,8 @@ def _torch_state() -> Iterator[tuple[str, Any]]:
 
 def _backward(results: Any, used: str) -> None:
     """A loss over some of the results: those it leaves out must get no gradient, not one of zeros."""
-    tensors = [tensor for tensor in tensors_of(_chosen(results, used)) if tensor.requires_grad]
+    # Picked by their place alone: a tensor that needs a gradient and should not must not move the others.
+    tensors = [tensor for tensor in tensors_of(_chosen(results, used)) if tensor.is_floating_point()]
     if used == "one tensor":
         tensors = tensors[len(tensors) // 2 :][:1]
     if used == "every second":
@@ -150,7 +151,7 @@ def _backward(results: Any, used: str) -> None:
     for number, tensor in enumerate(tensors):
         factors = torch.cos(torch.arange(tensor.numel(), dtype=torch.float64) + number).view(tensor.shape)
         terms.append((tensor * factors).sum().double())
-    if terms:
+    if any(term.requires_grad for term in terms):
         torch.stack(terms).sum().backward()
 
 
