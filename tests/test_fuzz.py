@@ -99,17 +99,17 @@ def test_one_by_one_equals_one_by_one(seed: int) -> None:
         (torch.ones(2), torch.tensor([1.0, float("nan")]), "NaN"),
         (torch.ones(2), torch.ones(3), "shape"),
         (torch.ones(2), torch.ones(2).double(), "dtype"),
-        (torch.ones(2), torch.ones(2, requires_grad=True), "requires_grad"),
-        (torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True) * 1, "is_leaf"),
+        (torch.ones(2), torch.ones(2, requires_grad=True), "requires_grad True for False"),
+        (torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True) * 1, "is_leaf False for True"),
         (torch.tensor([1, 2]), torch.tensor([1, 3]), "value"),
-        (collections.OrderedDict(a=1), {"a": 1}, "type"),
+        (collections.OrderedDict(a=1), {"a": 1}, "type dict for collections.OrderedDict"),
         (collections.defaultdict(list), collections.defaultdict(set), "type"),
-        (torch.Size([2]), (2,), "type"),
+        (torch.Size([2]), (2,), "type tuple for torch.Size"),
         ([1, 2], [1], "length"),
-        (True, 1, "type"),
+        (True, 1, "type int for bool"),
         (1.5, 1.25, "value"),
         (["a"], ["b"], "value"),
-        (None, torch.ones(1), "type"),
+        (None, torch.ones(1), "type torch.Tensor for NoneType"),
     ],
 )
 def test_what_is_not_the_same_is_seen(expected: Any, actual: Any, category: str) -> None:
@@ -151,8 +151,8 @@ def _detached(results: list[Any]) -> list[Any]:
     [
         (lambda results: results[:-1], "length"),
         (lambda results: [(y + 1e-5, n) for y, n in results], "value"),
-        (lambda results: [[y, n] for y, n in results], "type"),
-        (_detached, "is_leaf"),
+        (lambda results: [[y, n] for y, n in results], "type list for tuple"),
+        (_detached, "is_leaf True for False"),
         (lambda results: [torch.rand(1), results][1], "state value"),
     ],
 )
@@ -184,7 +184,7 @@ def test_errors_must_be_the_same() -> None:
 
 def test_known_differences_can_be_ignored() -> None:
     wrong = batch_that(lambda results: [[y, n] for y, n in results])
-    assert verdict_on(SMALL, batch=wrong, ignoring=["type"]).kind == "right"
+    assert verdict_on(SMALL, batch=wrong, ignoring=["type list for tuple"]).kind == "right"
 
 
 def test_rounding_is_nobodys_fault() -> None:

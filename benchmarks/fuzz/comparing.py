@@ -26,7 +26,7 @@ def differences(expected: Any, actual: Any, where: str) -> Iterator[Difference]:
     """Types first, then all that they hold."""
     parts = parts_of(expected)
     if not same_type(type(expected), type(actual)):
-        yield Difference("type", f"{where} is {_named(actual)}, alone {_named(expected)}")
+        yield Difference(f"type {_named(actual)} for {_named(expected)}", f"{where} is {_named(actual)}")
     elif isinstance(expected, torch.Tensor):
         yield from _between_tensors(expected, actual, where)
     elif parts is not None:
@@ -90,7 +90,8 @@ def _between_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str) -
     for name in ("dtype", "shape", "layout", "requires_grad", "is_leaf"):
         wanted, found = _asked(expected, name), _asked(actual, name)
         if wanted != found:
-            yield Difference(name, f"{where} has {name} {found}, alone {wanted}")
+            category = f"{name} {found} for {wanted}" if isinstance(wanted, bool) else name
+            yield Difference(category, f"{where} has {name} {found}, alone {wanted}")
     if expected.is_inference() != actual.is_inference():
         yield Difference("is_inference", f"{where} has is_inference {actual.is_inference()}")
     if expected.shape == actual.shape and expected.dtype == actual.dtype:

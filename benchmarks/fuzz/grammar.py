@@ -122,7 +122,6 @@ not {b}
 {N} == {N}
 net.training
 {V}.grad_fn is None
-torch.is_tensor({V})
 """
 
 LISTS = """

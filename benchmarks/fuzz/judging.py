@@ -121,8 +121,8 @@ def _signature(error: BaseException) -> str:
         if "/foldloom/" in code.co_filename:
             place = code.co_qualname
         trace = trace.tb_next
-    words = re.sub(r"[^a-z ]+", "*", str(error)[:40])
-    return f"{type(error).__name__} {words!r} in {place}"
+    words = " ".join(re.sub(r"[^a-z_ ]+", "*", str(error).lower()).split()[:4])
+    return f"{type(error).__name__} '{words}' in {place}"
 
 
 # --- what else can be seen -------------------------------------------------------------------------------------
