@@ -89,6 +89,30 @@ def test_one_by_one_equals_one_by_one(seed: int) -> None:
     assert verdict.kind == "right"
 
 
+# Sorts of differences that there still are. Whoever mends one takes it out of here.
+KNOWN = (
+    "requires_grad True for False",
+    "requires_grad False for True",
+    "is_leaf False for True",
+    "identity",
+    "gradient zeros for None",
+    "gradient numbers for None",
+    "gradient NaN",
+    "no backward error",
+)
+
+# Programs that fail in other ways: errors that they catch, types of results, attributes of modules. This list too should get shorter.
+FAILING = (9000, 9002, 9003, 9005, 9007, 9011, 9012, 9018, 9019, 9021, 9024, 9025, 9026, 9031, 9033, 9036, 9039)
+
+
+@pytest.mark.parametrize("seed", range(9000, 9040))
+def test_random_programs(seed: int, request: pytest.FixtureRequest) -> None:
+    if seed in FAILING:
+        request.applymarker(pytest.mark.xfail(reason="a fault that is known"))
+    verdict = verdict_on(generated(seed), ignoring=KNOWN)
+    assert not verdict.fails, f"{verdict.variant}, {verdict.category}: {verdict.detail}"
+
+
 # --- comparing -------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ class Difference:
 
     category: str
     detail: str
+    size: float = math.inf
+    """Of a difference between floats: how large it is, relative to the largest of them."""
 
 
 def differences(expected: Any, actual: Any, where: str) -> Iterator[Difference]:
@@ -115,7 +117,8 @@ def _between_numbers(expected: torch.Tensor, actual: torch.Tensor, where: str) -
     elif not torch.equal(expected.isnan(), actual.isnan()):
         yield Difference("NaN", detail)
     elif not torch.allclose(expected, actual, rtol=tolerance, atol=tolerance, equal_nan=True):
-        yield Difference("value", detail)
+        size = (expected - actual).abs().nan_to_num().max() / (1 + expected.abs().nan_to_num().max())
+        yield Difference("value", detail, float(size))
 
 
 def differences_of_gradients(expected: Any, actual: Any, where: str) -> Iterator[Difference]:
@@ -127,7 +130,7 @@ def differences_of_gradients(expected: Any, actual: Any, where: str) -> Iterator
         yield Difference("gradient None for numbers", f"{where} is None, alone {_short(expected)}")
     elif expected is not None:
         for difference in differences(expected, actual, where):
-            yield Difference(f"gradient {difference.category}", difference.detail)
+            yield replace(difference, category=f"gradient {difference.category}")
 
 
 def identities(values: list[torch.Tensor]) -> list[int]:

@@ -71,8 +71,10 @@ def _compared(source: str, alone: Outcome, batched: Outcome, ignoring: Collectio
     if batched.error is not None or alone.error is not None:
         verdict = _compared_errors(source, alone.error, batched.error)
         return Verdict("right") if verdict.category in ignoring and verdict.fails else verdict
+    # Under autocast a sum over examples is rounded to eight bits, in another order than one by one.
+    most = 0.05 if "autocast" in source else 0.0
     for difference in _all_differences(alone, batched):
-        if difference.category not in ignoring:
+        if difference.category not in ignoring and difference.size >= most:
             return Verdict("wrong", category=difference.category, detail=difference.detail)
     return Verdict("right")
 

@@ -32,7 +32,8 @@ def _plain_cell(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def called(*args: torch.Tensor) -> Any:
         result = function(*[arg.unsqueeze(0) for arg in args])
-        return result[0] if isinstance(result, torch.Tensor) else type(result)(part[0] for part in result)
+        # Inside a batch, values are no instances of torch.Tensor.
+        return tuple(part[0] for part in result) if isinstance(result, tuple) else result[0]
 
     return called
 
