@@ -36,19 +36,32 @@ def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) 
     return map_items(result, lambda item: template_of(item, kind, outputs))
 
 
-def unstacked(plan: Plan, rows: Sequence[Sequence[torch.Tensor]], templates: Sequence[Any]) -> list[Any]:
-    """The result of each example, from the rows of the plan's outputs."""
-    if len(rows) == 1:
-        tensors = iter(rows[0])
-    else:
-        places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
-        tensors = iter([rows[block][row] for block, row in places])
-    return [filled(template, tensors) for template in templates]
+def unstacked(
+    plan: Plan,
+    rows: Sequence[Sequence[torch.Tensor]],
+    templates: Sequence[Any],
+    requires_grad: Sequence[bool] | None = None,
+) -> list[Any]:
+    """The result of each example, from the rows of the plan's outputs.
+
+    Outputs that do not require grad are detached from those with which they share an arena.
+    """
+    places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
+    tensors = rows[0] if len(rows) == 1 else [rows[block][row] for block, row in places]
+    if requires_grad is not None and not all(requires_grad):
+        tensors = [tensor if needs else tensor.detach() for tensor, needs in zip(tensors, requires_grad, strict=True)]
+    remaining = iter(tensors)
+    return [filled(template, remaining) for template in templates]
 
 
-def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> Any:
+def stacked(
+    plan: Plan,
+    blocks: Sequence[torch.Tensor],
+    templates: Sequence[Any],
+    requires_grad: Sequence[bool] | None = None,
+) -> Any:
     """One result in the nesting of an example's, each tensor stacked over the examples and each list a Ragged."""
-    return _PlannedStacker(plan, blocks).stack_examples(templates)
+    return _PlannedStacker(plan, blocks, requires_grad).stack_examples(templates)
 
 
 def stack_values(results: Sequence[Any], kind: type | tuple[type, ...] = torch.Tensor) -> Any:
@@ -144,10 +157,17 @@ class _Stacker(ABC):
 
 
 class _PlannedStacker(_Stacker):
-    def __init__(self, plan: Plan, blocks: Sequence[torch.Tensor]) -> None:
+    def __init__(self, plan: Plan, blocks: Sequence[torch.Tensor], requires_grad: Sequence[bool] | None) -> None:
         self._plan, self._blocks = plan, blocks
+        self._requires_grad = None if requires_grad is None else np.array(requires_grad, np.bool_)
 
     def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
+        tensor = self._taken(numbers, path)
+        if self._requires_grad is None or self._requires_grad[numbers].any():
+            return tensor
+        return tensor.detach()
+
+    def _taken(self, numbers: Ints, path: str) -> torch.Tensor:
         """A view of the block they stand in, where they are evenly spaced."""
         blocks = self._plan.block_of_output[numbers]
         rows = self._plan.row_of_output[numbers]

@@ -56,11 +56,13 @@ class Batched:
                 tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
                     recorder.graph.add_result(outputs, template)
+            graph = recorder.graph
+            requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
             if recorder.flushes.has_begun:
-                return self._give_back(*recorder.flushes.finish(apart=not self.stack))
-            planned = prepare(recorder.graph.close(), self.scheduler)
+                return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad)
+            planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
-                return self.run(planned)
+                return self._run(planned, requires_grad)
         finally:
             recorder.end()
 
@@ -72,13 +74,17 @@ class Batched:
 
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
+        return self._run(planned, None)
+
+    def _run(self, planned: Planned, requires_grad: Sequence[bool] | None) -> Any:
+        """``requires_grad`` tells which outputs do; None if what is computed decides."""
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
-        return self._give_back(planned, blocks)
+        return self._give_back(planned, blocks, requires_grad)
 
-    def _give_back(self, planned: Planned, outputs: Any) -> Any:
+    def _give_back(self, planned: Planned, outputs: Any, requires_grad: Sequence[bool] | None) -> Any:
         give_back = stacked if self.stack else unstacked
-        return give_back(planned.plan, outputs, planned.results)
+        return give_back(planned.plan, outputs, planned.results, requires_grad)
 
     def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None

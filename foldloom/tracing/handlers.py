@@ -14,7 +14,7 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
+from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, Views
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
@@ -220,6 +220,20 @@ def _method(name: str) -> Handler:
     return handle
 
 
+def _data_ptr(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A number that tells whether two values begin at one place in memory. Where that will be is not known yet."""
+    if type(args[0]) is not LazyTensor:
+        return NotImplemented
+    given = args[0]._recorder.tensor_given_as(args[0])
+    if given is not None:
+        return given.data_ptr()
+    root: Any = args[0]
+    while isinstance(getattr(root, "_source", (None,))[0], (LazyTensor, Views)):
+        source = root._source[0]
+        root = source if type(source) is LazyTensor else source.base
+    return id(root) + layout_of(args[0])[2] * args[0].itemsize
+
+
 def _refused(name: str, instead: str) -> Handler:
     def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         raise ArgumentError(f"`{name}` of a value that is not computed yet. {instead}\n  {recorder.where()}")
@@ -243,6 +257,7 @@ HANDLERS: dict[Any, Handler] = {
         for name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
     },
     torch.Tensor.requires_grad_: _requires_grad,
+    torch.Tensor.data_ptr: _data_ptr,
     **dict.fromkeys(forms("stack"), _stack),
     **{function: _by_memory(function) for function in BY_MEMORY},
     operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place

@@ -35,6 +35,7 @@ from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_item
 from foldloom.tracing.mutation.views import MAY_COPY, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
@@ -319,12 +320,21 @@ class Recorder:
             return handle
         if not handle._value:
             return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
+        self.signatures.change_mode()  # the last call may have been made in another mode
         rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
         leaves: list[Any] = []
         nesting = leaves_of(((rows,), {}), leaves)
         known = self.signatures.of_function(torch.stack, nesting, leaves, rows)
         assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
         return self.add_node_of(known, rows)  # type: ignore[no-any-return]
+
+    def keep_together(self, handle: LazyTensor) -> None:
+        """Rows are taken of a stack. Backward from one of them reaches all, if only with zeros, as it does through `torch.stack`: so the
+        stack becomes a node of its own."""
+        is_stack = type(handle._value) is list and len(handle._value) > 1
+        if is_stack and not self.is_over and is_grad_enabled() and handle.requires_grad:
+            joined = self.call_function(together, (handle,), None)
+            handle._value, handle._depth = joined._value, joined._depth
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         """The rows of a value: free if it is ragged, one operation otherwise."""
@@ -346,9 +356,9 @@ class Recorder:
             )
         handle._tensor().backward(*args, **kwargs)
 
-    @property
-    def grad_enabled(self) -> bool:
-        return is_grad_enabled()
+    def requires_grad_of(self, handle: LazyTensor) -> bool:
+        values = handle._value if handle._type.ragged else (handle._value,)
+        return handle._type.differentiable and any(self.graph.requires_grad(values))
 
     @property
     def has_gradients(self) -> bool:

@@ -147,7 +147,7 @@ class Signatures:
         if cell.module is not None:
             self._guards.guard_cell(cell.module)
         self._inputs.note_cell(cell)
-        known = KnownCall(self._graph.add_op(op), op.outputs, signature.returns)
+        known = KnownCall(self._graph.add_op(op, signature.histories), op.outputs, signature.returns)
         self._graph.calls[key] = known
         return known
 
@@ -216,7 +216,7 @@ class Signatures:
             function,
             template,
             types,
-            tuple([type_of(weight) for weight in weights]),
+            tuple([(type_of(weight), weight.requires_grad) for weight in weights]),
             self._mode,
             torch.get_default_dtype(),
         )
@@ -239,7 +239,7 @@ class Signatures:
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
             mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),
         )  # fmt: skip
-        return self._graph.add_op(op)
+        return self._graph.add_op(op, returned.histories)
 
     def _add_note(self, error: Exception, signature: _Signature) -> None:
         types = ", ".join(map(repr, signature.types))

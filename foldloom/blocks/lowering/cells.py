@@ -61,7 +61,7 @@ class NamedCell(Cell):
             return named
         found = cell.signature(types, nesting, settings)
         if named is None or found is not last:
-            named = Signature(replace(found.op, key=self.name), found.returns)
+            named = replace(found, op=replace(found.op, key=self.name))
             self._known[key] = (found, named)
         return named
 

@@ -39,6 +39,7 @@ def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], res
 
 def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:
     """A row of a ragged value, or some of its rows."""
+    recorder.keep_together(values)
     type = values._type.row if isinstance(index, int) else values._type
     handle = LazyTensor(recorder, values._value[index], type, values._depth)
     handle._source = (values, index)
@@ -48,6 +49,7 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
 
 def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
     """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
+    recorder.keep_together(values)
     handles: list[LazyTensor] = []
     type, depth = values._type.row, values._depth
     for index, value in enumerate(values._value):
