@@ -224,14 +224,13 @@ def _data_ptr(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> An
     """A number that tells whether two values begin at one place in memory. Where that will be is not known yet."""
     if type(args[0]) is not LazyTensor:
         return NotImplemented
-    given = args[0]._recorder.tensor_given_as(args[0])
-    if given is not None:
-        return given.data_ptr()
     root: Any = args[0]
     while isinstance(getattr(root, "_source", (None,))[0], (LazyTensor, Views)):
         source = root._source[0]
         root = source if type(source) is LazyTensor else source.base
-    return id(root) + layout_of(args[0])[2] * args[0].itemsize
+    given = getattr(root, "_source", (None, root._recorder.tensor_given_as(root)))[1]
+    start = id(root) if given is None else given.untyped_storage().data_ptr()
+    return start + layout_of(args[0])[2] * args[0].itemsize
 
 
 def _refused(name: str, instead: str) -> Handler:
