@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from foldloom.errors import ArgumentError
+from foldloom.pytrees import flatten
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import cell_of_module
-from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor

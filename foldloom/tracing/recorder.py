@@ -19,10 +19,10 @@ from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.pytrees import flatten
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.cells.core import Cell
-from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.flush import Flushes
