@@ -73,7 +73,7 @@ class _Stacker(ABC):
             return torch.tensor(templates)
         if isinstance(first, torch.Tensor):
             return _stack_tensors(templates, path)
-        if not isinstance(first, (Node, OutputRun)):
+        if not isinstance(first, (Node, OutputRun, tuple)):
             return list(templates)
         return self._stack_containers([_node(template) for template in templates], starts, path)
 
@@ -181,10 +181,15 @@ def _is_list(template: Any) -> bool:
     return isinstance(template, (Node, OutputRun)) and _kind(template.cls).is_list
 
 
-def _node(template: Node | OutputRun) -> Node:
+def _node(template: Any) -> Node:
     """A container with its items one by one."""
     if isinstance(template, Node):
         return template
+    if isinstance(template, tuple):  # without outputs, it stands for itself
+        kind = _kind(type(template))
+        keys, items = zip(*kind.entries(template), strict=True) if template else ((), ())
+        # Sizes have nothing but numbers in them, which become tensors.
+        return Node(tuple if type(template) is torch.Size else type(template), kind.extra(template), keys, items)
     numbers = range(template.first, template.first + template.length)
     return Node(template.cls, None, range(template.length), [Output(number) for number in numbers])
 

@@ -2,7 +2,17 @@
 
 from foldloom.pytrees.containers import Kind, is_record, keep_whole, kind_of, leaf, map_items
 from foldloom.pytrees.nestings import Constant, Nesting, flatten, map_leaves, unflatten, with_constants
-from foldloom.pytrees.templates import Node, Output, OutputRun, Patched, Template, fill, patched, template_of
+from foldloom.pytrees.templates import (
+    Node,
+    Output,
+    OutputRun,
+    Patched,
+    PatchedList,
+    Template,
+    fill,
+    patched,
+    template_of,
+)
 
 __all__ = [
     "Constant",
@@ -12,6 +22,7 @@ __all__ = [
     "Output",
     "OutputRun",
     "Patched",
+    "PatchedList",
     "Template",
     "fill",
     "flatten",

@@ -46,7 +46,7 @@ class OutputRun:
 
 
 class Node:
-    """Stands for a container; ``items`` are templates, or if there are no ``keys`` just what is in a list of plain things."""
+    """Stands for a container; ``items`` are templates, or if there are no ``keys`` what a list of plain things holds."""
 
     __slots__ = ("cls", "extra", "has_outputs", "items", "keys")
 
@@ -98,6 +98,19 @@ class Patched:
         return _filled(self.root, outputs, made)
 
 
+class PatchedList:
+    """A list of nothing but outputs, to be filled where it stands."""
+
+    __slots__ = ("_kept", "_values", "count")
+
+    def __init__(self, values: list[Any], kept: list[Any]) -> None:
+        self._values, self._kept, self.count = values, kept, len(kept)
+
+    def filled(self, outputs: Sequence[Any]) -> Any:
+        _fill_list(self._values, self._kept, outputs)
+        return self._values
+
+
 def _fill_list(values: list[Any], kept: list[Any], outputs: Sequence[Any]) -> None:
     """Fill a list that held nothing but what stands for outputs. Another example may have changed it since."""
     if len(values) == len(kept) and values[0] is kept[0]:
@@ -107,7 +120,7 @@ def _fill_list(values: list[Any], kept: list[Any], outputs: Sequence[Any]) -> No
     values[:] = [output_of.get(id(value), value) for value in values]
 
 
-def fill(templates: Iterable[Template | Patched], outputs: Sequence[Any]) -> list[Any]:
+def fill(templates: Iterable[Template | Patched | PatchedList], outputs: Sequence[Any]) -> list[Any]:
     """All results, from the outputs of all of them in order."""
     results = []
     start = 0
@@ -171,11 +184,17 @@ def _kind(cls: type) -> Kind:
 
 def _same_of(outputs: Sequence[Any]) -> dict[int, int] | None:
     """For outputs that were there before: where. None if there are none."""
-    if len(set(map(id, outputs))) == len(outputs):
+    if not outputs or _differ(outputs):
         return None
     first: dict[int, int] = {}
     places = [first.setdefault(id(output), number) for number, output in enumerate(outputs)]
     return {number: place for number, place in enumerate(places) if place != number}
+
+
+def _differ(outputs: Sequence[Any]) -> bool:
+    hash_of: Any = type(outputs[0]).__hash__
+    is_hashed_by_identity = hash_of is object.__hash__
+    return len(set(outputs if is_hashed_by_identity else map(id, outputs))) == len(outputs)
 
 
 def _with_same(outputs: Sequence[Any], same: dict[int, int] | None) -> Sequence[Any]:
@@ -189,26 +208,50 @@ def _with_same(outputs: Sequence[Any], same: dict[int, int] | None) -> Sequence[
 _PLAIN = frozenset((bool, int, float, str, bytes, complex, type(None)))
 
 
-def _are(items: Iterable[Any], leaf: Leaf) -> bool:
-    return all(issubclass(cls, leaf) for cls in set(map(type, items)))
-
-
-def template_of(result: Any, leaf: Leaf) -> tuple[Any, list[Any]]:
+def template_of(result: Any, leaf: Leaf) -> tuple[Template, Sequence[Any]]:
     """The template of a result, and its outputs, which are the leaves of the given class."""
-    if isinstance(result, leaf):
-        return ONE_OUTPUT, [result]
+    cls = type(result)
+    if cls is leaf:
+        return ONE_OUTPUT, (result,)
+    if (cls is tuple or cls is list) and _are_all(result, leaf):
+        return _row(cls, len(result)), list(result)
     walk = _Copying(leaf)
     root = _deep(walk.template_of, result)
     return Template(root, len(walk.outputs), _same_of(walk.outputs), walk.is_shared), walk.outputs
 
 
-def patched(result: Any, leaf: Leaf) -> tuple[Any, list[Any]]:
+def patched(result: Any, leaf: Leaf) -> tuple[Template | Patched | PatchedList, Sequence[Any]]:
     """The same for a result that is filled once."""
-    if isinstance(result, leaf):
-        return ONE_OUTPUT, [result]
+    cls = type(result)
+    if cls is leaf:
+        return ONE_OUTPUT, (result,)
+    if (cls is tuple or cls is list) and _are_all(result, leaf):
+        outputs = list(result)
+        return _row(cls, len(outputs)) if cls is tuple else PatchedList(result, outputs), outputs
     walk = _Patching(leaf)
     root = _deep(walk.seen_from_outside, result)
+    if not walk.outputs:
+        return Template(root, 0, None, False), ()
     return Patched(walk, root), walk.outputs
+
+
+def _are_all(items: Sequence[Any], leaf: Leaf) -> bool:
+    """Whether the items are outputs, each another."""
+    return set(map(type, items)) == {leaf} and _differ(items)
+
+
+def _are_leaves(classes: set[type], leaf: Leaf) -> bool:
+    return classes == {leaf} or all(issubclass(cls, leaf) for cls in classes)
+
+
+_rows: dict[tuple[type, int], Template] = {}
+
+
+def _row(cls: type, length: int) -> Template:
+    key = cls, length
+    if key not in _rows:
+        _rows[key] = Template(OutputRun(cls, 0, length), length, None, False)
+    return _rows[key]
 
 
 def _deep(walk: Callable[[Any], Any], result: Any) -> Any:
@@ -222,6 +265,8 @@ def _deep(walk: Callable[[Any], Any], result: Any) -> Any:
 
 class _Copying:
     """Takes a result apart for a `Template`."""
+
+    __slots__ = ("_leaf", "_seen", "is_shared", "outputs")
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
@@ -249,25 +294,30 @@ class _Copying:
                 return row
         return self._node(value, cls, kind)
 
-    def _row(self, values: list[Any] | tuple[Any, ...]) -> Any:
+    def _row(self, values: Any) -> Any:
         """Outputs alone, or numbers and words alone, the heads of a sentence's words say: no need to look at each of them."""
         classes = set(map(type, values))
         if _PLAIN.issuperset(classes):
-            node = Node(type(values), None, None, list(values))
+            if type(values) is tuple:
+                return values
+            node = Node(list, None, None, values.copy())
             node.has_outputs = False
             return node
-        if all(issubclass(cls, self._leaf) for cls in classes):
+        if _are_leaves(classes, self._leaf):
             self.outputs += values
             return OutputRun(type(values), len(self.outputs) - len(values), len(values))
         return None
 
     def _node(self, value: Any, cls: type, kind: Kind) -> Any:
         entries = kind.entries(value)
-        refuse_keys(value, entries, self._leaf)
+        _refuse_keys(value, entries, self._leaf)
         node = Node(cls, kind.extra(value), [key for key, _ in entries], ())
         self._seen[id(value)] = node
         node.items = [self.template_of(item) for _, item in entries]
         node.has_outputs = any(map(_has_outputs, node.items))
+        if not kind.is_mutable and all(map(is_, node.items, [item for _, item in entries])):
+            self._seen[id(value)] = value
+            return value
         if kind.is_object:
             if not node.has_outputs and not is_record(cls):
                 self._seen[id(value)] = value  # its class is unknown, and there is no need to know it
@@ -286,6 +336,8 @@ def _has_outputs(template: Any) -> bool:
 
 class _Patching:
     """Looks through a result for a `Patched` one. What can be changed is entered later, so that chains of objects may be long."""
+
+    __slots__ = ("_leaf", "_pending", "_seen", "is_shared", "outputs", "patches", "runs")
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
@@ -324,7 +376,7 @@ class _Patching:
         return template
 
     def _immutable(self, value: Any, cls: type, kind: Kind) -> Any:
-        if cls is tuple and value and _are(value, self._leaf):
+        if cls is tuple and value and _are_leaves(set(map(type, value)), self._leaf):
             self.outputs += value
             return OutputRun(cls, len(self.outputs) - len(value), len(value))
         entries = kind.entries(value)
@@ -338,20 +390,23 @@ class _Patching:
             classes = set(map(type, container))
             if _PLAIN.issuperset(classes):
                 return
-            if all(issubclass(cls, self._leaf) for cls in classes):
+            if _are_leaves(classes, self._leaf):
                 self.runs.append((container, len(self.outputs), container.copy()))
                 self.outputs += container
                 return
         entries = kind.entries(container)
-        refuse_keys(container, entries, self._leaf)
+        _refuse_keys(container, entries, self._leaf)
         for key, item in entries:
             template = self._template_of(item)
             if template is not item:
                 self.patches.append((kind, container, key, item, template))
 
 
-def refuse_keys(value: Any, entries: Sequence[tuple[Any, Any]], leaf: Leaf) -> None:
-    if isinstance(value, dict) and any(isinstance(key, leaf) for key, _ in entries):
-        raise RecordingError(
-            "a computed tensor is a key of a dict in the result, and cannot be one before it is computed. Return a list of pairs instead"
-        )
+def _refuse_keys(value: Any, entries: Sequence[tuple[Any, Any]], leaf: Leaf) -> None:
+    if not isinstance(value, dict):
+        return
+    for key, _ in entries:
+        if type(key) is not str and isinstance(key, leaf):
+            raise RecordingError(
+                "a computed tensor is a key of a dict in the result, and cannot be one before it is computed. Return a list of pairs instead"
+            )
