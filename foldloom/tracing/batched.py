@@ -112,7 +112,7 @@ def batch(
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
     The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
-    computes in cells. Results may be nested in tuples, lists, dicts and dataclasses. With ``stack=True`` they come in the
+    computes in cells. Results keep their types, of whatever classes they are. With ``stack=True`` they come in the
     nesting of one example's result instead, every tensor stacked over the examples and every list of like tensors
     as one `Ragged`.
 
