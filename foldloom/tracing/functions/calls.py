@@ -73,10 +73,6 @@ class Call(NamedTuple):
         return [leaf for leaf in found if isinstance(leaf, (Operand, torch.Tensor))]
 
 
-leaves_of, rebuilt = flatten, unflatten
-"""The names by which recording knows them."""
-
-
 def static(value: Any) -> Hashable:
     """A setting, told from what merely equals it: 1 from True and 1.0, 0.0 from -0.0."""
     if type(value) is float:
