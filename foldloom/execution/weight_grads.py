@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
+
+from foldloom.pytrees import map_leaves
 
 ENOUGH_ROWS = 256
 """Factors are held until they have this many rows: from there on, a larger product is no faster per row."""
@@ -93,7 +94,7 @@ class LateWeight(torch.Tensor):
             result = use(*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
-        plain_args, plain_kwargs = tree_map_only(LateWeight, _weight_of, (tuple(args), kwargs or {}))
+        plain_args, plain_kwargs = map_leaves((tuple(args), kwargs or {}), _weight_of)
         return func(*plain_args, **plain_kwargs)
 
     def tap(self, key: Any, ledger: _Ledger, *tensors: torch.Tensor) -> tuple[_Ledger, torch.Tensor]:
@@ -103,8 +104,8 @@ class LateWeight(torch.Tensor):
         return self.uses[key][:2]
 
 
-def _weight_of(late: LateWeight) -> torch.nn.Parameter:
-    return late.weight
+def _weight_of(leaf: Any) -> Any:
+    return leaf.weight if isinstance(leaf, LateWeight) else leaf
 
 
 def _transforming() -> bool:

@@ -12,9 +12,10 @@ import torch
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
-from foldloom.execution.results import stack_values, stacked, template_of, unstacked
+from foldloom.execution.results import stack_values, stacked, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
+from foldloom.pytrees import patched, template_of
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.interception.autograd_functions import watch_functions
@@ -53,7 +54,9 @@ class Batched:
         recorder.fibers = fibers
         try:
             with recording_into(recorder), gc_paused():
-                tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
+                taken = template_of if self.stack else patched
+                record_one = partial(_record_example, recorder, self.function, taken)
+                tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
                     recorder.graph.add_result(outputs, template)
             graph = recorder.graph
@@ -115,7 +118,7 @@ def batch(
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
     The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
-    computes in cells. Results may be nested in tuples, lists, dicts and dataclasses. With ``stack=True`` they come in the
+    computes in cells. Results keep their types, of whatever classes they are. With ``stack=True`` they come in the
     nesting of one example's result instead, every tensor stacked over the examples and every list of like tensors
     as one `Ragged`.
 
@@ -221,7 +224,7 @@ def record_together(
             for number, args in enumerate(examples):
                 recorder.inputs.forget()
                 try:
-                    recorder.graph.add_result(*_record_example(recorder, function, args, number))
+                    recorder.graph.add_result(*_record_example(recorder, function, template_of, args, number))
                 except Exception as error:
                     if first is not None:
                         error.add_note(f"in example {first + number} of the batch")
@@ -255,18 +258,17 @@ def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 def _record_example(
-    recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int
+    recorder: Recorder, function: Callable[..., Any], taken: Callable[..., Any], args: Sequence[Any], number: int
 ) -> tuple[list[int], Any]:
-    """The values that one example returns, and the nesting that they are in."""
+    """The values that one example returns, and its result without them, as ``taken`` takes it apart."""
     recorder.graph.begin(number)
     with RecordingMode(recorder):
-        outputs: list[LazyTensor] = []
         given = [_lifted(recorder, arg) for arg in args]
         copies = [
             value for value, arg in zip(given, args, strict=True) if value is not arg and type(value) in (list, dict)
         ]
         before = [_items_of(copy) for copy in copies]
-        template = template_of(function(*given), LazyTensor, outputs)
+        template, outputs = taken(function(*given), LazyTensor)
         if [_items_of(copy) for copy in copies] != before:
             raise ArgumentError(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "

@@ -13,7 +13,7 @@ import torch
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
-from foldloom.tracing.functions.calls import leaves_of, rebuilt
+from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, Views
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
@@ -151,11 +151,11 @@ def _by_memory(function: Any) -> Handler:
         if not recorder.is_given(values):
             return NotImplemented
         leaves: list[Any] = []
-        nesting = leaves_of((tuple(args), kwargs), leaves)
+        nesting = flatten((tuple(args), kwargs), leaves)
         tensors = [
             recorder.demand((recorder.own(leaf),), TENSOR)[0] if type(leaf) is LazyTensor else leaf for leaf in leaves
         ]
-        given_args, given_kwargs = rebuilt(nesting, iter(tensors))
+        given_args, given_kwargs = unflatten(nesting, iter(tensors))
         with recording_paused():
             result = with_gradient_of_its_own(function(*given_args, **given_kwargs))
         return recorder.lift(result, ragged=False)

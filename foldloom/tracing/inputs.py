@@ -16,9 +16,9 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import ANY, Type
+from foldloom.pytrees import flatten
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, unbatchable
-from foldloom.tracing.functions.calls import leaves_of
 from foldloom.tracing.lazy_tensor import mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import recording_paused, unwatched
@@ -97,7 +97,7 @@ class Inputs:
     def add_constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """What a function like `torch.zeros` returns: made once, for all examples."""
         leaves: list[Any] = []
-        nesting = leaves_of((tuple(args), kwargs), leaves)
+        nesting = flatten((tuple(args), kwargs), leaves)
         key = (function, nesting, tuple([mark_of(leaf) for leaf in leaves]), torch.get_default_dtype())
         known = self._constants.get(key)
         if known is None:

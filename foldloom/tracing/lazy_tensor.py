@@ -13,6 +13,7 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
+from foldloom.pytrees import leaf, map_leaves
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
 from foldloom.tracing.scope import ActiveRecorder, scope, unwatched
@@ -47,6 +48,7 @@ class _Recorded:
 RECORDED = _Recorded()
 
 
+@leaf
 class LazyTensor:
     """Stands for a tensor of one example while it is being recorded.
 
@@ -341,18 +343,11 @@ def mark_of(leaf: Any) -> Mark | Hashable:
 
 def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function on the tensors that handles stand for, after their recording is over."""
-    return func(*_concrete(args), **_concrete(kwargs))
+    return func(*map_leaves(args, _concrete), **map_leaves(kwargs, _concrete))
 
 
-def _concrete(value: Any) -> Any:
-    kind = type(value)
-    if kind is LazyTensor:
-        return value._tensor()
-    if kind is tuple or kind is list:
-        return kind([_concrete(item) for item in value])
-    if kind is dict:
-        return {key: _concrete(item) for key, item in value.items()}
-    return value
+def _concrete(leaf: Any) -> Any:
+    return leaf._tensor() if type(leaf) is LazyTensor else leaf
 
 
 def _operator(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,14 +19,13 @@ from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.cells.core import Cell
-from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.flush import Flushes
-from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.keys import PLAIN_TYPES, key_of
@@ -178,7 +177,7 @@ class Recorder:
     def _call_known(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A known call with ragged values, or one that returns a view."""
         leaves: list[Any] = []
-        leaves_of((args, kwargs), leaves)
+        flatten((args, kwargs), leaves)
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
         if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
             return first_call(self, function, args, kwargs)[0]
@@ -246,7 +245,7 @@ class Recorder:
         if known.returns_one:
             return LazyTensor(self, value, types[0], depth)
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
-        return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
+        return tuple(handles) if known.returns_tuple else unflatten(known.returns, iter(handles))
 
     def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
         """Any node: operands and results may be ragged."""
@@ -272,7 +271,7 @@ class Recorder:
         for type, size in zip(types, sizes, strict=True):
             outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
             value += size
-        return rebuilt(known.returns, iter(outputs))
+        return unflatten(known.returns, iter(outputs))
 
     # ---- Handles for other values.
 
@@ -323,7 +322,7 @@ class Recorder:
         self.signatures.change_mode()  # the last call may have been made in another mode
         rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
         leaves: list[Any] = []
-        nesting = leaves_of(((rows,), {}), leaves)
+        nesting = flatten(((rows,), {}), leaves)
         known = self.signatures.of_function(torch.stack, nesting, leaves, rows)
         assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
         return self.add_node_of(known, rows)  # type: ignore[no-any-return]
@@ -400,7 +399,7 @@ fast_path.bind(
     parameter=torch.nn.Parameter,
     plain_types=PLAIN_TYPES,
     may_copy=MAY_COPY,
-    rebuilt=rebuilt,
+    rebuilt=unflatten,
     make_tensor=torch.tensor,
     stack=torch.stack,
     type_of_stack=TYPE_OF_STACK,

@@ -17,9 +17,9 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
+from foldloom.pytrees import Nesting
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, Settings
-from foldloom.tracing.cells.nesting import Nesting
 from foldloom.tracing.functions.calls import call_of_template, name_of
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred
 from foldloom.tracing.inputs import Inputs

@@ -14,8 +14,8 @@ import torch
 from foldloom.blocks.types import BlockType, TupleType
 from foldloom.errors import BlockError
 from foldloom.graph import Type
+from foldloom.pytrees import Nesting
 from foldloom.tracing.cells.core import Cell, Settings, Signature
-from foldloom.tracing.cells.nesting import Nesting
 
 
 class FlatCell(Cell):

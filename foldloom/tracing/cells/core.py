@@ -16,7 +16,7 @@ from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOut
 from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
 from foldloom.graph import Op, Type
-from foldloom.tracing.cells.nesting import Nesting, flatten, unflatten
+from foldloom.pytrees import Nesting, flatten, unflatten
 from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.rules.modules import (
     MODULES,

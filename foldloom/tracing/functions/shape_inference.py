@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import (
 
 from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import Type
-from foldloom.tracing.functions.calls import Call, Operand, leaves_of, with_constants
+from foldloom.pytrees import flatten, map_leaves, with_constants
+from foldloom.tracing.functions.calls import Call, Operand
 from foldloom.tracing.functions.histories import IF_ANY, rules_of
 from foldloom.tracing.scope import recording_paused
 
@@ -59,7 +60,7 @@ def inferred(call: Call) -> Returned:
             raise NeedsValuesError from error
         raise
     leaves: list[Any] = []
-    nesting = leaves_of(result, leaves)
+    nesting = flatten(result, leaves)
     types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
     if len(types) < len(leaves):
         nesting = with_constants(nesting, iter(leaves), lambda leaf: not isinstance(leaf, torch.Tensor))
@@ -149,11 +150,4 @@ def _weights(call: Call) -> list[torch.Tensor]:
 
 
 def _with_weights_replaced(value: Any, others: Mapping[int, torch.Tensor]) -> Any:
-    kind = type(value)
-    if isinstance(value, torch.Tensor):
-        return others.get(id(value), value)
-    if kind is tuple or kind is list:
-        return kind([_with_weights_replaced(item, others) for item in value])
-    if kind is dict:
-        return {key: _with_weights_replaced(item, others) for key, item in value.items()}
-    return value
+    return map_leaves(value, lambda leaf: others.get(id(leaf), leaf))

@@ -10,7 +10,7 @@ import torch
 from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import ANY, Type
 from foldloom.graph.ragged import Ragged
-from foldloom.tracing.functions.calls import leaves_of
+from foldloom.pytrees import flatten
 from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.functions.shape_inference import Returned
 
@@ -21,7 +21,7 @@ def returned_for_ragged(form: Callable[..., Any], types: tuple[Type, ...]) -> Re
     """Zeros are valid rows of any table and valid classes."""
     blocks = [_block(type) for type in types]
     leaves: list[Any] = []
-    nesting = leaves_of(form(*blocks), leaves)
+    nesting = flatten(form(*blocks), leaves)
     outputs, operands = ([v.values if isinstance(v, Ragged) else v for v in side] for side in (leaves, blocks))
     return Returned(nesting, tuple([_type(leaf) for leaf in leaves]), histories=rules_of(outputs, operands))
 
