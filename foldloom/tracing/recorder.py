@@ -40,6 +40,7 @@ from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
 _CONTAINERS = (tuple, list, dict)
+_new = object.__new__
 
 
 class Recorder:
@@ -243,7 +244,9 @@ class Recorder:
         types = known.output_types
         value = self.graph.add_node(known.op_number, operands, depth, len(types))
         if known.returns_one:
-            return LazyTensor(self, value, types[0], depth)
+            handle = _new(LazyTensor)  # faster than calling the class
+            handle._recorder, handle._value, handle._type, handle._depth = self, value, types[0], depth
+            return handle
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
         return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
 
@@ -359,8 +362,7 @@ class Recorder:
 
     def is_given(self, handle: LazyTensor) -> bool:
         """Whether a handle stands for a given tensor of this batch that has not been used yet."""
-        recorder = handle._recorder
-        return type(recorder) is Given and recorder.recorder is self
+        return type(handle._recorder) is Given and handle._recorder.recorder is self
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle of this recorder stands for, if it is one."""
