@@ -111,7 +111,9 @@ class Inputs:
         if kind is float and torch.get_default_dtype() is not self._default_dtype:
             return self.add_tensor(torch.tensor(value), ragged=False)
         graph = self._graph
-        column = graph.column_of_number.get(kind) or graph.number_column(kind, self._type_of_number[kind])
+        column = graph.column_of_number.get(kind)
+        if column is None:
+            column = graph.number_column(kind, self._type_of_number[kind])
         number = graph.add_input(column, value)
         graph.number_of_value[number] = value
         return number, column.type
