@@ -61,7 +61,6 @@ def first_call(
         target = args[0] if args else kwargs["input"]
         replace(recorder, target, changed)
         return target, None
-    recorder.signatures.change_mode()
     leaves: list[Any] = []
     nesting = flatten((args, kwargs), leaves)
     if function in CHANGES_OTHERS and _keeps_statistics(args, kwargs):

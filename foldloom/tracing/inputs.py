@@ -110,9 +110,12 @@ class Inputs:
         kind = type(value)
         if kind is float and torch.get_default_dtype() is not self._default_dtype:
             return self.add_tensor(torch.tensor(value), ragged=False)
-        column = self._graph.number_column(kind, self._type_of_number[kind])
-        number = self._graph.add_input(column, value)
-        self._graph.number_of_value[number] = value
+        graph = self._graph
+        column = graph.column_of_number.get(kind)
+        if column is None:
+            column = graph.number_column(kind, self._type_of_number[kind])
+        number = graph.add_input(column, value)
+        graph.number_of_value[number] = value
         return number, column.type
 
     def add_argument(self, cell: Cell, value: Any) -> Value:

@@ -39,24 +39,15 @@ from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
-_CONTAINERS = (tuple, list, dict)
+_CONTAINERS, _new = (tuple, list, dict), object.__new__
 
 
 class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__",
-        "derived",
-        "fibers",
-        "flushes",
-        "graph",
-        "guards",
-        "inputs",
-        "is_over",
-        "names_cells",
-        "signatures",
-    )
+        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
+    )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
         self.guards = Guards()
@@ -223,6 +214,9 @@ class Recorder:
             return NotImplemented
         key: list[Any] = [module]
         handles: list[LazyTensor] = []
+        operands: list[int] = []
+        depth = 0
+        is_ragged = False
         for arg in args:
             for item in arg if type(arg) is tuple else (arg,):
                 if type(item) is LazyTensor:
@@ -233,9 +227,15 @@ class Recorder:
                     return first_module_call(self, module, args)
                 handles.append(handle)
                 key.append(handle._type)
+                operands.append(handle._value)
+                is_ragged = is_ragged or handle._type.ragged
+                if handle._depth > depth:
+                    depth = handle._depth
         frozen = tuple(key)
         known = graph.calls.get(frozen)
-        return first_module_call(self, module, args, frozen) if known is None else self.add_node_of(known, handles)
+        if known is None:
+            return first_module_call(self, module, args, frozen)
+        return self.add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
 
     # ---- Nodes, and handles for their results.
 
@@ -243,7 +243,9 @@ class Recorder:
         types = known.output_types
         value = self.graph.add_node(known.op_number, operands, depth, len(types))
         if known.returns_one:
-            return LazyTensor(self, value, types[0], depth)
+            handle = _new(LazyTensor)  # faster than calling the class
+            handle._recorder, handle._value, handle._type, handle._depth = self, value, types[0], depth
+            return handle
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
         return tuple(handles) if known.returns_tuple else unflatten(known.returns, iter(handles))
 
@@ -289,7 +291,8 @@ class Recorder:
 
     def number(self, value: Any) -> LazyTensor:
         """A Python number as a value, as `torch.tensor` would make it."""
-        return LazyTensor(self, *self.inputs.add_number(value), 0)
+        number, type = self.inputs.add_number(value)
+        return LazyTensor(self, number, type, 0)
 
     def own(self, handle: LazyTensor, *, ragged: bool | None = False, cell: Cell | None = None) -> LazyTensor:
         """The handle as one of this recorder: a given tensor becomes an input, and so does what a recorder that is over computed."""
@@ -368,8 +371,7 @@ class Recorder:
 
     def is_given(self, handle: LazyTensor) -> bool:
         """Whether a handle stands for a given tensor of this batch that has not been used yet."""
-        recorder = handle._recorder
-        return type(recorder) is Given and recorder.recorder is self
+        return type(handle._recorder) is Given and handle._recorder.recorder is self
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle of this recorder stands for, if it is one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,14 +75,8 @@ _returned: dict[Hashable, Returned | None] = {}
 """What functions return, by signature; None where it depends on values. The same for all batches."""
 
 
-class _Signature(NamedTuple):
-    """A call of a function without its values: what two calls of one op have in common."""
-
-    function: Any
-    template: Any
-    types: tuple[Type, ...]
-    names: tuple[Hashable, ...]
-    """Of the weights."""
+_Signature = tuple[Any, Any, tuple[Type, ...], tuple[Hashable, ...]]
+"""A call of a function without its values: the function, its template, the types of the operands and the names of the weights."""
 
 
 class Signatures:
@@ -187,8 +181,8 @@ class Signatures:
         if known is None:
             try:
                 with recording_paused():
-                    call = call_of_template(function, signature.template, signature.types, weights, ())
-                    returned = ragged_returned(call)
+                    _, template, types, _ = signature
+                    returned = ragged_returned(call_of_template(function, template, types, weights, ()))
             except Exception as error:
                 self._add_note(error, signature)
                 raise
@@ -208,7 +202,7 @@ class Signatures:
         template = (nesting, tuple([mark_of(leaf) for leaf in leaves]))
         weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         names = tuple([self._derived.name_of(weight) for weight in weights])
-        return _Signature(function, template, tuple([handle._type for handle in handles]), names), weights
+        return (function, template, tuple([handle._type for handle in handles]), names), weights
 
     def _returned_by(self, signature: _Signature, weights: list[torch.Tensor]) -> Returned | None:
         function, template, types, _ = signature
@@ -242,8 +236,8 @@ class Signatures:
         return self._graph.add_op(op, returned.histories)
 
     def _add_note(self, error: Exception, signature: _Signature) -> None:
-        types = ", ".join(map(repr, signature.types))
-        error.add_note(f"while recording {name_of(signature.function)}({types}) {self._graph.where()}")
+        function, _, types, _ = signature
+        error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self._graph.where()}")
 
 
 def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:
