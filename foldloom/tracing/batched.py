@@ -17,6 +17,7 @@ from foldloom.graph.recording import Recording, merge_recordings, split_recordin
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
+from foldloom.tracing.fibers.interrupts import Interrupts
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.interception.modules import watch_modules
@@ -47,23 +48,29 @@ class Batched:
             return self._call_within(outer, examples)
         watch_modules()
         watch_functions()
+        with Interrupts() as interrupts, gc_paused():
+            return self._call_outermost(examples, interrupts)
+
+    def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         recorder = Recorder(self.scheduler, self.function, self.cells)
-        fibers = Fibers(recorder.flushes.flush, noun="example")
+        fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         recorder.fibers = fibers
         try:
-            with recording_into(recorder), gc_paused():
+            with recording_into(recorder):
                 tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
                     recorder.graph.add_result(outputs, template)
             graph = recorder.graph
             requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
+            interrupts.let_in()
             if recorder.flushes.has_begun:
                 return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad)
             planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
                 return self._run(planned, requires_grad)
         finally:
+            interrupts.held = True
             recorder.end()
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
