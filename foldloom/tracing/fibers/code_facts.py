@@ -111,8 +111,14 @@ def _note_changes(line: list[dis.Instruction], found: dict[str, set[str]]) -> No
         stores = stores_attribute and following.opname in ("STORE_ATTR", "DELETE_ATTR", "COPY")
         if mutates or stores:
             _note_root(instruction, found)
+    jumps = any("JUMP" in instruction.opname for instruction in line)
     for position, instruction in enumerate(line):
-        if instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+        if instruction.opname not in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            continue
+        if jumps:  # the stack cannot be followed: any of these may be what is changed
+            for other in line[:position]:
+                _note_root(other, found)
+        else:
             copies = [n for n, other in enumerate(line[:position]) if other.opname == "COPY"]
             is_augmented = position > 0 and line[position - 1].opname == "SWAP" and copies
             _note_root(_before_key(line[: copies[0] if is_augmented else position]), found)

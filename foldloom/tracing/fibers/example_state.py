@@ -38,7 +38,7 @@ class ExampleState:
             self._begin(fiber)
         if self.journal.is_off:
             return
-        self._check(fiber)
+        self._check(fiber, None)
         self.journal.leave(fiber)
 
     def come_back(self, fiber: _Fiber) -> None:
@@ -49,7 +49,7 @@ class ExampleState:
         """The task is done, or was ended."""
         try:
             if check and keep and self._begun and not self.journal.is_off:
-                self._check(fiber)
+                self._check(fiber, f"before the end of {_place_of(self._function)}")
         finally:
             self.journal.finish(fiber, keep=keep)
 
@@ -76,7 +76,7 @@ class ExampleState:
         self._fibers.one_at_a_time = self.journal.is_off = True
         self._fibers.keeps_state = False
 
-    def _check(self, fiber: _Fiber) -> None:
+    def _check(self, fiber: _Fiber, where: str | None) -> None:
         label = self.journal.unguarded_change(fiber) or self._watched.first_changed()
         if label is None:
             return
@@ -86,8 +86,15 @@ class ExampleState:
         example = path_of(fiber)[0]
         raise SharedStateError(
             f"example {example} has changed {label} while other examples are under way, which see the change too early or too late. Keep "
-            f"it in a local variable and return it, or change it after the batch\n  before {user_line()}"
+            f"it in a local variable and return it, or change it after the batch\n  {where or 'before ' + user_line()}"
         )
+
+
+def _place_of(function: object) -> str:
+    """Where a function or the `forward` of a module is written."""
+    function = getattr(function, "forward", function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return repr(function) if code is None else f"`{code.co_name}`, {code.co_filename}:{code.co_firstlineno}"
 
 
 def _inside(values: list[Any]) -> set[int]:

@@ -12,6 +12,7 @@ no longer a guess. Attributes that are written without their names in the code (
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import Counter
@@ -22,6 +23,7 @@ from greenlet import getcurrent  # type: ignore[import-untyped]
 from torch import nn
 
 from foldloom.errors import SharedStateError
+from foldloom.execution.weight_grads import LateWeight
 from foldloom.tracing.fibers.reach import OF_TORCH, Reach
 from foldloom.tracing.scope import scope, user_line
 
@@ -34,7 +36,8 @@ Key = tuple[int, str]
 _HOMES = ("_parameters", "_buffers", "_modules")
 
 _lock = threading.RLock()
-_hidden: dict[Key, Slot] = {}
+_hidden: dict[Key, list[Slot]] = {}
+"""Attributes that batches guard, in all threads."""
 _guarded: Counter[str] = Counter()
 """Names of attributes for which `__getattr__` asks, with the number of batches that do."""
 _quiet: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
@@ -51,8 +54,8 @@ class Slot:
     def __init__(self, owner: Journal, module: nn.Module, name: str) -> None:
         self.owner, self.module, self.name = owner, module, name
         self.key: Key = (id(module), name)
-        other = _hidden.get(self.key)
-        self.base: Placed = locate(module, name) or (other.base if other is not None else None)
+        others = _hidden.get(self.key)
+        self.base: Placed = others[0].base if others else locate(module, name)
         """What it was before those examples wrote it that are under way."""
         self.is_guarded = name != "training" and not _has_default(type(module), name)
         """Whether reading can be noticed."""
@@ -89,7 +92,7 @@ def place(module: nn.Module, name: str, placed: Placed) -> None:
     if placed is None or name not in placed[0]:
         now = locate(module, name)
         if now is not None:
-            del now[0][name]
+            now[0].pop(name, None)
     if placed is not None:
         placed[0][name] = placed[1]
 
@@ -129,9 +132,7 @@ class Journal:
 
     # From the first time that an example waits.
 
-    def begin(
-        self, fiber: _Fiber, names: Iterable[str], changed: Iterable[str], modules: dict[int, nn.Module]
-    ) -> None:
+    def begin(self, fiber: _Fiber, names: Iterable[str], changed: Iterable[str], modules: dict[int, nn.Module]) -> None:
         """Hide what may be written: ``names`` are stored by the code, ``changed`` hold lists, dicts and the like that it changes."""
         self._begun = True
         self._modules = modules
@@ -150,7 +151,7 @@ class Journal:
             self._names |= frozenset([slot.name for slot in self.slots.values()])
             _guarded.update(self._names)
             for slot in self.slots.values():
-                _hidden.setdefault(slot.key, slot)
+                _hidden.setdefault(slot.key, []).append(slot)
                 if slot not in fiber.view:
                     slot.rest()
 
@@ -162,18 +163,23 @@ class Journal:
                 if _guarded[name] <= 0:
                     del _guarded[name]
             for slot in self.slots.values():
-                if _hidden.get(slot.key) is slot:
-                    del _hidden[slot.key]
                 if self._begun:
                     self._settle(slot, last)
         self.slots = {}
 
     def _settle(self, slot: Slot, last: int | None) -> None:
         left = [entry for entry in self._fibers.left.get(slot, ()) if last is None or entry[0] <= last]
+        others = _hidden.get(slot.key, [])
+        if slot in others:
+            others.remove(slot)
         if left:
-            place(slot.module, slot.name, max(left, key=lambda entry: entry[0])[1])
-        elif locate(slot.module, slot.name) is None:  # else a cell has written it
-            place(slot.module, slot.name, slot.base)
+            slot.base = max(left, key=lambda entry: entry[0])[1]
+        for other in others:  # in other threads: it stays hidden
+            other.base = slot.base
+        if not others:
+            _hidden.pop(slot.key, None)
+            if left or locate(slot.module, slot.name) is None:  # else a cell has written it
+                place(slot.module, slot.name, slot.base)
         quiet = _quiet.setdefault(type(slot.module), set())
         if slot.written:
             quiet.discard(slot.name)
@@ -261,7 +267,7 @@ class Journal:
             if name not in self._names:
                 self._names |= {name}
                 _guarded[name] += 1
-            _hidden.setdefault(slot.key, slot)
+            _hidden.setdefault(slot.key, []).append(slot)
         self._fibers.keeps_state = True
         return slot
 
@@ -274,6 +280,8 @@ class Journal:
             if id(module) not in self._modules or name not in self._names:
                 return None
             slot = self._slot(module, name)
+            with _lock:
+                _hidden.setdefault(slot.key, []).append(slot)
             self._fibers.keeps_state = True
         if slot not in fiber.view:
             slot.was_read = True
@@ -355,28 +363,40 @@ def _get_attribute(module: nn.Module, name: str) -> Any:
     if name in _guarded:
         fiber = getcurrent()
         journal = getattr(fiber, "journal", None)
-        slot = _seen_outside(module, name) if journal is None else journal.see(fiber, module, name)
-        if slot is not None:
-            placed = slot.base if journal is None else locate(module, name)
-            if placed is not None:
-                return placed[1]
+        if journal is not None and journal.see(fiber, module, name) is not None:
+            placed = locate(module, name)
+        else:
+            placed = _seen_outside(module, name)
+        if placed is not None:
+            return placed[1]
     try:
-        return _plain_get(module, name)
+        value = _plain_get(module, name)
+        if type(value) is LateWeight and value.thread != threading.get_ident():
+            return value.weight
+        return value
     except AttributeError:
-        if _batches and (journal := getattr(fiber := getcurrent(), "journal", None)) is not None:
+        if not _batches:
+            raise
+        placed = locate(module, name)  # another thread's batch may have ended meanwhile
+        if placed is not None:
+            return placed[1]
+        if (journal := getattr(fiber := getcurrent(), "journal", None)) is not None:
             journal.note_missing(fiber, module, name)
         raise
 
 
-def _seen_outside(module: nn.Module, name: str) -> Slot | None:
-    """For whoever is in no example: another thread, or a kernel of the batch."""
-    slot = _hidden.get((id(module), name))
-    if slot is not None and slot.written and slot.owner._fibers.is_mine():
-        raise SharedStateError(
-            f"a cell reads {slot.label}, which examples of this batch write, and it runs for many of them at once. Give it the value "
-            "as an argument"
-        )
-    return slot
+def _seen_outside(module: nn.Module, name: str) -> Placed:
+    """For whoever is in no example that it is guarded for: another thread, or a kernel of the batch."""
+    slots = _hidden.get((id(module), name))
+    if not slots:
+        return None
+    for slot in slots:
+        if slot.written and slot.owner._fibers.is_mine():
+            raise SharedStateError(
+                f"a cell reads {slot.label}, which examples of this batch write, and it runs for many of them at once. Give it the "
+                "value as an argument"
+            )
+    return locate(module, name) or slots[0].base
 
 
 def _initialise(module: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -425,3 +445,19 @@ def count_batches(change: int) -> None:
     global _batches
     with _lock:
         _batches += change
+
+
+def _after_fork() -> None:
+    """Batches of other threads do not go on in the child: what they have hidden is put back."""
+    _lock._at_fork_reinit()  # type: ignore[attr-defined]
+    for key, slots in list(_hidden.items()):
+        mine = [slot for slot in slots if slot.owner._fibers.is_mine()]
+        if mine:
+            _hidden[key] = mine
+        else:
+            del _hidden[key]
+            place(slots[0].module, slots[0].name, slots[0].base)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
