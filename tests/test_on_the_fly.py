@@ -856,10 +856,10 @@ def test_random_numbers_belong_to_the_fiber() -> None:
 def no_fiber_left_behind() -> Iterator[None]:
     """No fiber is left afterwards."""
     gc.collect()
-    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers._Fiber}
+    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers.Fiber}
     yield
     gc.collect()
-    left = [thing for thing in gc.get_objects() if type(thing) is fibers._Fiber and id(thing) not in before]
+    left = [thing for thing in gc.get_objects() if type(thing) is fibers.Fiber and id(thing) not in before]
     assert not any(left)
 
 

@@ -98,14 +98,16 @@ def draws(call: Callable[..., Any], operands: Sequence[Any]) -> bool:
     """Whether a function asks for random numbers, by the operations that it calls."""
     with torch.no_grad(), _Draws() as mode:
         call(*operands)
-    return mode.found
+    found: bool = mode.found
+    return found
 
 
 class _Draws(TorchDispatchMode):
-    found = False
+    found: bool = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found = self.found or torch.Tag.nondeterministic_seeded in func.tags
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.found = True
         return func(*args, **(kwargs or {}))
 
 

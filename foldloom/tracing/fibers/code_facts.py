@@ -14,10 +14,36 @@ from itertools import pairwise
 from types import CodeType
 from typing import NamedTuple
 
-_MUTATORS = frozenset(  # noqa: SIM905 (a list would be a page)
-    "append extend insert pop remove clear sort reverse appendleft popleft extendleft rotate add discard update setdefault "
-    "popitem subtract difference_update intersection_update symmetric_difference_update move_to_end __setitem__ "
-    "__delitem__ __iadd__ push put".split()
+_MUTATORS = frozenset(
+    [
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "clear",
+        "sort",
+        "reverse",
+        "appendleft",
+        "popleft",
+        "extendleft",
+        "rotate",
+        "add",
+        "discard",
+        "update",
+        "setdefault",
+        "popitem",
+        "subtract",
+        "difference_update",
+        "intersection_update",
+        "symmetric_difference_update",
+        "move_to_end",
+        "__setitem__",
+        "__delitem__",
+        "__iadd__",
+        "push",
+        "put",
+    ]
 )
 _NOTHING: frozenset[str] = frozenset()
 
@@ -60,7 +86,7 @@ def facts_of(code: CodeType) -> Facts:
     facts = reduce(Facts.union, inner, _own_facts(code))
     facts = facts._replace(cells=facts.cells & outside, changed_cells=facts.changed_cells & outside)
     key = id(code)
-    _facts[key] = weakref.ref(code, lambda _: _facts.pop(key, None)), facts  # type: ignore[misc]
+    _facts[key] = weakref.ref(code, lambda _: _facts.pop(key, None)), facts
     return facts
 
 

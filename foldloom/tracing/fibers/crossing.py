@@ -21,7 +21,7 @@ from torch.utils._device import DeviceContext
 from foldloom.tracing.fibers.torch_state import TorchState, cross_inference_mode, outline, streams
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.fibers import _Fiber
+    from foldloom.tracing.fibers.tasks import Fiber
 
 
 class Outputs(NamedTuple):
@@ -56,7 +56,7 @@ class Crossing:
         self._stdout, self._stderr, self._filters = self._outputs[:3]
         self.streams = streams()
 
-    def leave(self, fiber: _Fiber) -> None:
+    def leave(self, fiber: Fiber) -> None:
         """To what holds in the hub."""
         home = self.home
         here = outline() == home.outline
@@ -81,7 +81,7 @@ class Crossing:
             fiber.outputs = Outputs.now()
             self._outputs.apply()
 
-    def come_back(self, fiber: _Fiber) -> None:
+    def come_back(self, fiber: Fiber) -> None:
         """To what held where the fiber paused."""
         if fiber.outputs is not None:
             fiber.outputs.apply()
@@ -98,7 +98,7 @@ class Crossing:
             fiber.state = fiber.guard = None
         self._take_up_modes(fiber)
 
-    def _take_up_modes(self, fiber: _Fiber) -> None:
+    def _take_up_modes(self, fiber: Fiber) -> None:
         if fiber.grad is not None:
             if fiber.grad is not self.home.grad:
                 _C._set_grad_enabled(fiber.grad)
@@ -113,7 +113,7 @@ class Crossing:
             layers.append(_functorch.pop_dynamic_layer_stack())
         return layers
 
-    def forget(self, fiber: _Fiber) -> None:
+    def forget(self, fiber: Fiber) -> None:
         """The fiber's tasks are done."""
         if fiber.has_stream:
             for stream in self.streams:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foldloom.errors import SharedStateError
-from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, count_batches, path_of, unguarded_names
+from foldloom.tracing.fibers.module_hooks import count_batches
+from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, unguarded_names
+from foldloom.tracing.fibers.order import is_alone, path_of
 from foldloom.tracing.fibers.reach import Reach
 from foldloom.tracing.fibers.watched_objects import WatchedObjects
 from foldloom.tracing.scope import user_line
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.fibers import Fibers, _Fiber
+    from foldloom.tracing.fibers.fibers import Fibers
+    from foldloom.tracing.fibers.tasks import Fiber
 
 
 class ExampleState:
@@ -31,7 +34,7 @@ class ExampleState:
         self._watched = WatchedObjects(())
         count_batches(1)
 
-    def leave(self, fiber: _Fiber) -> None:
+    def leave(self, fiber: Fiber) -> None:
         """The fiber pauses."""
         if not self._begun:
             self._begun = True
@@ -41,11 +44,11 @@ class ExampleState:
         self._check(fiber, None)
         self.journal.leave(fiber)
 
-    def come_back(self, fiber: _Fiber) -> None:
+    def come_back(self, fiber: Fiber) -> None:
         if not self.journal.is_off:
             self.journal.come_back(fiber)
 
-    def finish(self, fiber: _Fiber, *, keep: bool, check: bool = True) -> None:
+    def finish(self, fiber: Fiber, *, keep: bool, check: bool = True) -> None:
         """The task is done, or was ended."""
         try:
             if check and keep and self._begun and not self.journal.is_off:
@@ -53,14 +56,14 @@ class ExampleState:
         finally:
             self.journal.finish(fiber, keep=keep)
 
-    def take_over(self, fiber: _Fiber, left: dict[Slot, list[tuple[int, Placed]]], last: int | None) -> None:
+    def take_over(self, fiber: Fiber, left: dict[Slot, list[tuple[int, Placed]]], last: int | None) -> None:
         self.journal.take_over(fiber, left, last)
 
     def end(self, last: int | None) -> None:
         self.journal.end(last)
         count_batches(-1)
 
-    def _begin(self, fiber: _Fiber) -> None:
+    def _begin(self, fiber: Fiber) -> None:
         """An example waits for the first time in this batch; those before it have run as in a loop."""
         reach = Reach(self._function)
         if reach.changed or unguarded_names(reach) or self.journal.unguarded_change(fiber):
@@ -76,11 +79,11 @@ class ExampleState:
         self._fibers.one_at_a_time = self.journal.is_off = True
         self._fibers.keeps_state = False
 
-    def _check(self, fiber: _Fiber, where: str | None) -> None:
+    def _check(self, fiber: Fiber, where: str | None) -> None:
         label = self.journal.unguarded_change(fiber) or self._watched.first_changed()
         if label is None:
             return
-        if self._fibers.is_alone(fiber):
+        if is_alone(fiber):
             self._watched = WatchedObjects(self._objects)
             return
         example = path_of(fiber)[0]

@@ -32,7 +32,6 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Set
-from contextvars import Context, copy_context
 from typing import Any, NoReturn, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
@@ -41,16 +40,15 @@ from torch._C import _functorch
 from torch._C import _len_torch_function_stack as count_function_modes
 
 from foldloom.errors import RecordingError
-from foldloom.tracing.fibers.crossing import Crossing, Outputs
+from foldloom.tracing.fibers.crossing import Crossing
 from foldloom.tracing.fibers.example_state import ExampleState
 from foldloom.tracing.fibers.interrupts import Interrupts
-from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, path_of
-from foldloom.tracing.fibers.torch_state import TorchState, cross_inference_mode
+from foldloom.tracing.fibers.module_state import Slot
+from foldloom.tracing.fibers.order import earlier_unfinished
+from foldloom.tracing.fibers.tasks import Fiber, Group
+from foldloom.tracing.fibers.torch_state import cross_inference_mode
 
 T = TypeVar("T")
-
-_MOST_IDLE = 256
-"""How many free fibers are kept; each holds some 20 kB."""
 
 _PATIENCE = 100
 """How often a task that is being ended may try to pause before it is given up."""
@@ -85,16 +83,16 @@ class Fibers:
         self._function = function
         self._interrupts = interrupts or Interrupts()
         self._noun = noun  # what errors call a task
-        self.idle: list[_Fiber] = []
+        self.idle: list[Fiber] = []
         """Fibers that are free. They go with the run: whoever walks the stack of one that was started deeper than where it is
         resumed, as torch does to describe an error, finds nothing below it."""
         self._thread = threading.get_ident()
         self._hub: greenlet | None = None
-        self._unstarted: deque[_Group] = deque()
-        self._parked: list[_Fiber] = []
-        self._waiting: list[_Fiber] = []
+        self._unstarted: deque[Group] = deque()
+        self._parked: list[Fiber] = []
+        self._waiting: list[Fiber] = []
         """Those that wait until earlier tasks are done."""
-        self._ready: deque[_Fiber] = deque()
+        self._ready: deque[Fiber] = deque()
         self._state: ExampleState | None = None
         self.keeps_state = False
         """Whether the state of examples has to be looked at when a fiber pauses."""
@@ -110,11 +108,11 @@ class Fibers:
         """
         if threading.get_ident() != self._thread:
             raise RecordingError("fibers belong to the thread that made them: make another Fibers object in this one")
-        group = _Group(list(tasks))
+        group = Group(list(tasks))
         if not group.results:
             return []
         fiber = getcurrent()
-        if isinstance(fiber, _Fiber) and fiber.fibers is self:
+        if isinstance(fiber, Fiber) and fiber.fibers is self:
             if fiber.ending:
                 self._refuse(fiber)
             group.owner = fiber
@@ -144,7 +142,7 @@ class Fibers:
     def park(self, kind: Hashable = None) -> None:
         """Called inside a task: returns after the next `advance` that is for this kind."""
         fiber = getcurrent()
-        if not isinstance(fiber, _Fiber) or fiber.fibers is not self:
+        if not isinstance(fiber, Fiber) or fiber.fibers is not self:
             raise RecordingError("park was called outside of any fiber: only a task given to `run` can park")
         if fiber.ending:
             self._refuse(fiber)
@@ -159,7 +157,7 @@ class Fibers:
         fiber.awaits = slot
         self._pause(fiber, self._waiting, fiber)
 
-    def _pause(self, fiber: _Fiber, queue: Any, entry: Any) -> None:
+    def _pause(self, fiber: Fiber, queue: Any, entry: Any) -> None:
         """To the hub, which finds the entry in the queue."""
         assert self._hub is not None
         interrupts = self._interrupts
@@ -181,7 +179,7 @@ class Fibers:
             if interrupts.pending:
                 interrupts.let_in()
 
-    def _refuse(self, fiber: _Fiber) -> NoReturn:
+    def _refuse(self, fiber: Fiber) -> NoReturn:
         fiber.refused += 1
         if fiber.refused > _PATIENCE:
             assert self._hub is not None
@@ -191,7 +189,7 @@ class Fibers:
 
     # In the hub.
 
-    def _run_outermost(self, group: _Group, hub: greenlet) -> None:
+    def _run_outermost(self, group: Group, hub: greenlet) -> None:
         self._hub = hub
         # Here modes would see, and slow down, what is done between two fibers.
         self._home = group.state.without_modes()
@@ -214,7 +212,7 @@ class Fibers:
         finally:
             self._close(group, failed_at)
 
-    def _close(self, group: _Group, failed_at: int | None) -> None:
+    def _close(self, group: Group, failed_at: int | None) -> None:
         while self.idle:
             self.idle.pop().throw()
         self._hub = None
@@ -227,7 +225,7 @@ class Fibers:
         if not group.state.holds():
             group.state.apply()
 
-    def _take_turns(self, outermost: _Group) -> None:
+    def _take_turns(self, outermost: Group) -> None:
         while True:
             if self._ready:
                 fiber = self._ready.popleft()
@@ -256,9 +254,9 @@ class Fibers:
                     return
                 self._ready.appendleft(group.owner)
 
-    def _start(self, group: _Group) -> _Fiber:
+    def _start(self, group: Group) -> Fiber:
         assert self._hub is not None
-        fiber = self.idle.pop() if self.idle else _Fiber()
+        fiber = self.idle.pop() if self.idle else Fiber()
         fiber.parent = self._hub
         fiber.fibers, fiber.group = self, group
         fiber.journal = None if self._state is None else self._state.journal
@@ -266,12 +264,12 @@ class Fibers:
 
     def _release(self) -> bool:
         """Let those go on that need not wait any longer for earlier tasks."""
-        free = [fiber for fiber in self._waiting if not self.earlier_unfinished(fiber, fiber.awaits)]
+        free = [fiber for fiber in self._waiting if not earlier_unfinished(fiber, fiber.awaits)]
         self._waiting = [fiber for fiber in self._waiting if fiber not in free]
         self._ready.extend(free)
         return bool(free)
 
-    def _advance_most(self, outermost: _Group) -> None:
+    def _advance_most(self, outermost: Group) -> None:
         kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
         with_modes = outermost.state != self._home
         if with_modes:
@@ -288,7 +286,7 @@ class Fibers:
         self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
         self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
 
-    def _end(self, group: _Group, reason: BaseException) -> None:
+    def _end(self, group: Group, reason: BaseException) -> None:
         """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""
         if not group.all_started:
             group.all_started = True
@@ -312,7 +310,7 @@ class Fibers:
 
     # In a fiber.
 
-    def work(self, fiber: _Fiber) -> None:
+    def work(self, fiber: Fiber) -> None:
         """Run tasks of the fiber's group until one of them has paused or none is left."""
         group = fiber.group
         guard = None
@@ -342,7 +340,7 @@ class Fibers:
         self._streams_known = False
         group.paused.pop(fiber, None)
 
-    def _run_tasks(self, fiber: _Fiber, group: _Group) -> None:
+    def _run_tasks(self, fiber: Fiber, group: Group) -> None:
         results, context, interrupts = group.results, group.context, self._interrupts
         grad, dtype = group.state.grad, group.state.dtype
         for index, task in group.tasks:
@@ -363,40 +361,9 @@ class Fibers:
             if group.paused and fiber in group.paused:
                 break
 
-    # Of tasks, for the state of examples.
-
     def is_mine(self) -> bool:
         """Whether this is the thread that they run in."""
         return threading.get_ident() == self._thread
-
-    def earlier_unfinished(self, fiber: _Fiber, slot: Slot) -> bool:
-        """Whether there are earlier tasks under way that might write an attribute."""
-        group, index = fiber.group, fiber.index
-        if any(other.index < index for other in group.paused):
-            return True
-        owner = group.owner
-        return owner is not None and slot not in owner.view and self.earlier_unfinished(owner, slot)
-
-    def later_started(self, fiber: _Fiber) -> tuple[int, ...] | None:
-        """The path of a task that comes later in a loop, and has been started."""
-        group = fiber.group
-        before = () if group.owner is None else path_of(group.owner)
-        if group.started > fiber.index:
-            return (*before, group.started)
-        return None if group.owner is None else self.later_started(group.owner)
-
-    def is_alone(self, fiber: _Fiber) -> bool:
-        """Whether no earlier task is under way and no later one has been started."""
-        if self.later_started(fiber) is not None:
-            return False
-        group: _Group | None = fiber.group
-        while group is not None:
-            if any(other.index != fiber.index for other in group.paused):
-                return False
-            if group.owner is None:
-                return True
-            fiber, group = group.owner, group.owner.group
-        return True
 
 
 def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
@@ -405,73 +372,5 @@ def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
     return {most} if 2 * waiting[most] >= waiting.total() else waiting.keys()
 
 
-class _Group:
-    """The tasks of one call of `run`."""
-
-    def __init__(self, tasks: list[Callable[[], Any]]) -> None:
-        self.tasks = enumerate(tasks)
-        self.results: list[Any] = [None] * len(tasks)
-        self.state = TorchState.capture()
-        self.context: Context = copy_context()
-        self.owner: _Fiber | None = None
-        self.started = -1
-        """The last task that has been started."""
-        self.left: dict[Slot, list[tuple[int, Placed]]] = {}
-        """What tasks that are done have written to modules."""
-        self.all_started = False
-        self.paused: dict[_Fiber, None] = {}
-        """Fibers whose task has paused and is not done."""
-        self.failure: tuple[int, BaseException] | None = None
-        self.late_failures: list[tuple[int, BaseException]] = []
-
-
-class _Fiber(greenlet):  # type: ignore[misc]
-    fibers: Fibers
-    group: _Group
-
-    def __init__(self) -> None:
-        super().__init__(_live)
-        self.index = -1
-        self.kind: Hashable = None
-        self.awaits: Any = None
-        self.journal: Journal | None = None
-        self.view: dict[Slot, Placed] = {}
-        """Attributes that the task has written or read, with its values while it is away."""
-        self.wrote: set[Slot] = set()
-        self.outputs: Outputs | None = None
-        """Where its prints and warnings go while it is away, if not where the hub's do."""
-        self.waits_for: _Group | None = None
-        self.ending = False
-        self.refused = 0
-        self.has_stream = False
-        """Whether it draws from a stream of its own."""
-        self.grad: bool | None = None
-        self.function_modes: list[Any] = []
-        """Its torch state while it is away, if it differs from the hub's in these two things."""
-        self.state: TorchState | None = None
-        """Its torch state while it is away, if it differs in other things; with the layers and the guard that go with it."""
-        self.layers: list[Any] = []
-        self.guard: Any = None
-
-
-def _live() -> None:
-    """What every fiber does. One that is idle must not hold itself, or it could never be freed."""
-    while True:
-        fiber = getcurrent()
-        assert isinstance(fiber, _Fiber)
-        fiber.fibers.work(fiber)
-        idle = fiber.fibers.idle
-        del fiber.fibers, fiber.group
-        fiber.journal = fiber.awaits = None
-        if fiber.ending or len(idle) >= _MOST_IDLE:
-            return
-        fiber.gr_context = None
-        idle.append(fiber)
-        hub = fiber.parent
-        assert hub is not None
-        del fiber, idle
-        hub.switch()
-
-
-_given_up: list[_Fiber] = []
+_given_up: list[Fiber] = []
 """Kept, because freeing a greenlet means ending it."""

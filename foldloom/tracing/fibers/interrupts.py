@@ -7,7 +7,7 @@ set is called as soon as it no longer is. Only the main thread runs handlers, so
 
 from __future__ import annotations
 
-import _signal
+import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -16,7 +16,7 @@ from typing import Any
 _SIGNALS = [
     number
     for name in ("SIGHUP", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGINT")
-    if (number := getattr(_signal, name, None)) is not None
+    if (number := getattr(signal, name, None)) is not None
 ]
 
 
@@ -35,10 +35,10 @@ class Interrupts:
         if threading.get_ident() == threading.main_thread().ident:
             try:
                 for number in _SIGNALS:
-                    handler = _signal.getsignal(number)
+                    handler = signal.getsignal(number)
                     if callable(handler):
                         self._handlers[number] = handler
-                        _signal.signal(number, self._receive)
+                        signal.signal(number, self._receive)
             except BaseException:  # a handler that was not ours yet
                 self._put_back(list(self._handlers))
                 raise
@@ -68,7 +68,7 @@ class Interrupts:
         if not numbers:
             return
         try:
-            if _signal.getsignal(numbers[0]) == self._receive:
-                _signal.signal(numbers[0], self._handlers[numbers[0]])
+            if signal.getsignal(numbers[0]) == self._receive:
+                signal.signal(numbers[0], self._handlers[numbers[0]])
         finally:
             self._put_back(numbers[1:])

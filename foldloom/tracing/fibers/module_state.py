@@ -12,38 +12,35 @@ no longer a guess. Attributes that are written without their names in the code (
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from greenlet import getcurrent  # type: ignore[import-untyped]
 from torch import nn
 
 from foldloom.errors import SharedStateError
-from foldloom.execution.weight_grads import LateWeight
+from foldloom.tracing.fibers.order import earlier_unfinished, later_started, path_of
 from foldloom.tracing.fibers.reach import OF_TORCH, Reach
 from foldloom.tracing.scope import scope, user_line
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.fibers import Fibers, _Fiber
+    from foldloom.tracing.fibers.fibers import Fibers
+    from foldloom.tracing.fibers.tasks import Fiber
 
 Placed = tuple[dict[str, Any], Any] | None
 """An attribute's value and the dict it is in: the module's own, or that of its parameters, buffers or parts. None if there is none."""
 Key = tuple[int, str]
 _HOMES = ("_parameters", "_buffers", "_modules")
 
-_lock = threading.RLock()
-_hidden: dict[Key, list[Slot]] = {}
+lock = threading.RLock()
+hidden: dict[Key, list[Slot]] = {}
 """Attributes that batches guard, in all threads."""
-_guarded: Counter[str] = Counter()
+guarded: Counter[str] = Counter()
 """Names of attributes for which `__getattr__` asks, with the number of batches that do."""
 _quiet: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 """Attributes, by class, that were read in the last batch that read them and written by nobody."""
-_batches = 0
-"""How many batches are under way, in all threads."""
 
 
 class Slot:
@@ -54,7 +51,7 @@ class Slot:
     def __init__(self, owner: Journal, module: nn.Module, name: str) -> None:
         self.owner, self.module, self.name = owner, module, name
         self.key: Key = (id(module), name)
-        others = _hidden.get(self.key)
+        others = hidden.get(self.key)
         self.base: Placed = others[0].base if others else locate(module, name)
         """What it was before those examples wrote it that are under way."""
         self.is_guarded = name != "training" and not _has_default(type(module), name)
@@ -132,13 +129,13 @@ class Journal:
 
     # From the first time that an example waits.
 
-    def begin(self, fiber: _Fiber, names: Iterable[str], changed: Iterable[str], modules: dict[int, nn.Module]) -> None:
+    def begin(self, fiber: Fiber, names: Iterable[str], changed: Iterable[str], modules: dict[int, nn.Module]) -> None:
         """Hide what may be written: ``names`` are stored by the code, ``changed`` hold lists, dicts and the like that it changes."""
         self._begun = True
         self._modules = modules
         self._names = frozenset(names) - OF_TORCH
         changed = frozenset(changed) - self._names - OF_TORCH
-        with _lock:
+        with lock:
             for module in modules.values():
                 attributes = module.__dict__
                 found = self._names & attributes.keys()
@@ -149,19 +146,19 @@ class Journal:
                     if not _is_descriptor(type(module), name):
                         self._slot(module, name)
             self._names |= frozenset([slot.name for slot in self.slots.values()])
-            _guarded.update(self._names)
+            guarded.update(self._names)
             for slot in self.slots.values():
-                _hidden.setdefault(slot.key, []).append(slot)
+                hidden.setdefault(slot.key, []).append(slot)
                 if slot not in fiber.view:
                     slot.rest()
 
     def end(self, last: int | None) -> None:
         """Leave on the modules what a loop would: what the last example that wrote it left, or the last up to one that failed."""
-        with _lock:
-            _guarded.subtract(self._names)
+        with lock:
+            guarded.subtract(self._names)
             for name in self._names:
-                if _guarded[name] <= 0:
-                    del _guarded[name]
+                if guarded[name] <= 0:
+                    del guarded[name]
             for slot in self.slots.values():
                 if self._begun:
                     self._settle(slot, last)
@@ -169,7 +166,7 @@ class Journal:
 
     def _settle(self, slot: Slot, last: int | None) -> None:
         left = [entry for entry in self._fibers.left.get(slot, ()) if last is None or entry[0] <= last]
-        others = _hidden.get(slot.key, [])
+        others = hidden.get(slot.key, [])
         if slot in others:
             others.remove(slot)
         if left:
@@ -177,7 +174,7 @@ class Journal:
         for other in others:  # in other threads: it stays hidden
             other.base = slot.base
         if not others:
-            _hidden.pop(slot.key, None)
+            hidden.pop(slot.key, None)
             if left or locate(slot.module, slot.name) is None:  # else a cell has written it
                 place(slot.module, slot.name, slot.base)
         quiet = _quiet.setdefault(type(slot.module), set())
@@ -195,17 +192,17 @@ class Journal:
 
     # In a fiber.
 
-    def leave(self, fiber: _Fiber) -> None:
+    def leave(self, fiber: Fiber) -> None:
         """The fiber pauses: it takes its values with it."""
         for slot in fiber.view:
             fiber.view[slot] = locate(slot.module, slot.name)
             slot.rest()
 
-    def come_back(self, fiber: _Fiber) -> None:
+    def come_back(self, fiber: Fiber) -> None:
         for slot, placed in fiber.view.items():
             place(slot.module, slot.name, placed)
 
-    def finish(self, fiber: _Fiber, *, keep: bool) -> None:
+    def finish(self, fiber: Fiber, *, keep: bool) -> None:
         """The task is done. What it has written is for those that come after it; of one that was ended it is dropped."""
         if self._begun and not self.is_off:
             for slot in fiber.view:
@@ -217,7 +214,7 @@ class Journal:
         fiber.view.clear()
         fiber.wrote.clear()
 
-    def take_over(self, fiber: _Fiber, left: dict[Slot, list[tuple[int, Placed]]], last: int | None) -> None:
+    def take_over(self, fiber: Fiber, left: dict[Slot, list[tuple[int, Placed]]], last: int | None) -> None:
         """What the tasks of an inner run have written has been written by the task that called it."""
         for slot, entries in left.items():
             entries = [entry for entry in entries if last is None or entry[0] <= last]
@@ -226,7 +223,7 @@ class Journal:
                 fiber.view[slot] = max(entries, key=lambda entry: entry[0])[1]
                 place(slot.module, slot.name, fiber.view[slot])
 
-    def unguarded_change(self, fiber: _Fiber) -> str | None:
+    def unguarded_change(self, fiber: Fiber) -> str | None:
         """What the fiber has changed though its readers cannot be noticed."""
         for slot in fiber.wrote:
             if not slot.is_guarded and not _same(locate(slot.module, slot.name), slot.base):
@@ -235,43 +232,47 @@ class Journal:
 
     # Writing and reading.
 
-    def note_write(self, fiber: _Fiber, module: nn.Module, name: str) -> None:
+    def before_write(self, fiber: Fiber, module: nn.Module, name: str) -> Slot | None:
+        """What to note as written once it is; None if there is nothing to note."""
         if self.is_off or id(module) in self.born:
-            return
+            return None
         slot = self.slots.get((id(module), name))
         if slot is not None and slot in fiber.wrote:
-            return
+            return None
         if slot is None:
             if (name in OF_TORCH and name != "training") or _is_descriptor(type(module), name):
-                return
+                return None
             slot = self._unforeseen(fiber, module, name)
         mine = path_of(fiber)
         for reader in slot.quiet_readers:
             if mine < reader and reader[: len(mine)] != mine:
                 _quiet.get(type(module), set()).discard(name)
                 raise _too_late(slot.label, mine, reader)
+        return slot
+
+    def note_write(self, fiber: Fiber, slot: Slot) -> None:
         slot.written = True
         fiber.wrote.add(slot)
         fiber.view[slot] = None
 
-    def _unforeseen(self, fiber: _Fiber, module: nn.Module, name: str) -> Slot:
+    def _unforeseen(self, fiber: Fiber, module: nn.Module, name: str) -> Slot:
         slot = self._slot(module, name)
         if not self._begun:
             return slot
         if slot.base is None and slot.is_guarded:
             slot.quiet_readers += self._missed.get(slot.key, (module, []))[1]
-        elif slot.is_guarded and (later := self._fibers.later_started(fiber)) is not None:
+        elif slot.is_guarded and (later := later_started(fiber)) is not None:
             del self.slots[slot.key]
             raise _too_late(slot.label, path_of(fiber), later)
-        with _lock:
+        with lock:
             if name not in self._names:
                 self._names |= {name}
-                _guarded[name] += 1
-            _hidden.setdefault(slot.key, []).append(slot)
+                guarded[name] += 1
+            hidden.setdefault(slot.key, []).append(slot)
         self._fibers.keeps_state = True
         return slot
 
-    def see(self, fiber: _Fiber, module: nn.Module, name: str) -> Slot | None:
+    def see(self, fiber: Fiber, module: nn.Module, name: str) -> Slot | None:
         """Before the fiber reads an attribute: let it find what it would in a loop."""
         if self.is_off or not self._begun or id(module) in self.born:
             return None
@@ -280,12 +281,12 @@ class Journal:
             if id(module) not in self._modules or name not in self._names:
                 return None
             slot = self._slot(module, name)
-            with _lock:
-                _hidden.setdefault(slot.key, []).append(slot)
+            with lock:
+                hidden.setdefault(slot.key, []).append(slot)
             self._fibers.keeps_state = True
         if slot not in fiber.view:
             slot.was_read = True
-            if self._fibers.earlier_unfinished(fiber, slot):
+            if earlier_unfinished(fiber, slot):
                 if slot.is_quiet:
                     slot.quiet_readers.append(path_of(fiber))
                 else:
@@ -295,7 +296,7 @@ class Journal:
             place(module, name, value)
         return slot
 
-    def _wait(self, fiber: _Fiber, slot: Slot) -> None:
+    def _wait(self, fiber: Fiber, slot: Slot) -> None:
         recorder = scope.recorder
         if recorder is None:
             raise SharedStateError(
@@ -303,11 +304,11 @@ class Journal:
                 f"write. Give it the value as an argument\n  at {user_line()}"
             )
         example = recorder.example
-        while self._fibers.earlier_unfinished(fiber, slot):
+        while earlier_unfinished(fiber, slot):
             self._fibers.wait_for_earlier(slot)
         recorder.begin(example)
 
-    def note_missing(self, fiber: _Fiber, module: nn.Module, name: str) -> None:
+    def note_missing(self, fiber: Fiber, module: nn.Module, name: str) -> None:
         self._missed.setdefault((id(module), name), (module, []))[1].append(path_of(fiber))
 
 
@@ -315,7 +316,7 @@ def _same(one: Placed, other: Placed) -> bool:
     return one is other or (one is not None and other is not None and one[1] is other[1])
 
 
-def _value_for(fiber: _Fiber, slot: Slot) -> Placed:
+def _value_for(fiber: Fiber, slot: Slot) -> Placed:
     left = [entry for entry in fiber.group.left.get(slot, ()) if entry[0] < fiber.index]
     if left:
         return max(left, key=lambda entry: entry[0])[1]
@@ -325,139 +326,9 @@ def _value_for(fiber: _Fiber, slot: Slot) -> Placed:
     return owner.view[slot] if slot in owner.view else _value_for(owner, slot)
 
 
-def path_of(fiber: _Fiber) -> tuple[int, ...]:
-    """The index of the task, after those of the tasks that it is inside of."""
-    owner = fiber.group.owner
-    return (fiber.index,) if owner is None else (*path_of(owner), fiber.index)
-
-
 def _too_late(label: str, writer: tuple[int, ...], reader: tuple[int, ...]) -> SharedStateError:
     return SharedStateError(
         f"example {writer[0]} writes {label} after example {reader[0]} has gone on without it; one by one, example {reader[0]} would have "
         "found what was written. Write it before the first value is waited for, keep it in a local variable, or return "
         f"it\n  at {user_line()}"
     )
-
-
-# What torch's modules do from the first batch on.
-
-
-def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
-    if _batches:
-        journal = getattr(fiber := getcurrent(), "journal", None)
-        if journal is not None:
-            journal.note_write(fiber, module, name)
-    _plain_set(module, name, value)
-
-
-def _delete_attribute(module: nn.Module, name: str) -> None:
-    if _batches:
-        journal = getattr(fiber := getcurrent(), "journal", None)
-        if journal is not None:
-            journal.see(fiber, module, name)  # else it would not be there
-            journal.note_write(fiber, module, name)
-    _plain_delete(module, name)
-
-
-def _get_attribute(module: nn.Module, name: str) -> Any:
-    if name in _guarded:
-        fiber = getcurrent()
-        journal = getattr(fiber, "journal", None)
-        if journal is not None and journal.see(fiber, module, name) is not None:
-            placed = locate(module, name)
-        else:
-            placed = _seen_outside(module, name)
-        if placed is not None:
-            return placed[1]
-    try:
-        value = _plain_get(module, name)
-        if type(value) is LateWeight and value.thread != threading.get_ident():
-            return value.weight
-        return value
-    except AttributeError:
-        if not _batches:
-            raise
-        placed = locate(module, name)  # another thread's batch may have ended meanwhile
-        if placed is not None:
-            return placed[1]
-        if (journal := getattr(fiber := getcurrent(), "journal", None)) is not None:
-            journal.note_missing(fiber, module, name)
-        raise
-
-
-def _seen_outside(module: nn.Module, name: str) -> Placed:
-    """For whoever is in no example that it is guarded for: another thread, or a kernel of the batch."""
-    slots = _hidden.get((id(module), name))
-    if not slots:
-        return None
-    for slot in slots:
-        if slot.written and slot.owner._fibers.is_mine():
-            raise SharedStateError(
-                f"a cell reads {slot.label}, which examples of this batch write, and it runs for many of them at once. Give it the "
-                "value as an argument"
-            )
-    return locate(module, name) or slots[0].base
-
-
-def _initialise(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-    _note_birth(module)
-    _plain_init(module, *args, **kwargs)
-
-
-def _set_state(module: nn.Module, state: Any) -> None:
-    _note_birth(module)
-    _plain_set_state(module, state)
-
-
-def _note_birth(module: nn.Module) -> None:
-    if _batches and (journal := getattr(getcurrent(), "journal", None)) is not None:
-        born = journal.born
-        key = id(module)
-        born[key] = weakref.ref(module, lambda _: born.pop(key, None))
-
-
-def _get_state(module: nn.Module) -> Any:
-    """For copies: of all that the module has."""
-    if _batches and (journal := getattr(fiber := getcurrent(), "journal", None)) is not None:
-        for number, name in list(journal.slots):
-            if number == id(module):
-                journal.see(fiber, module, name)
-    return _plain_get_state(module)
-
-
-_plain_set, _plain_delete, _plain_get = nn.Module.__setattr__, nn.Module.__delattr__, nn.Module.__getattr__
-_plain_init, _plain_set_state = nn.Module.__init__, nn.Module.__setstate__
-_plain_get_state = nn.Module.__getstate__  # type: ignore[attr-defined]
-
-
-def watch_attributes() -> None:
-    """Once: see `watch_modules`."""
-    if nn.Module.__setattr__ is not _set_attribute:
-        nn.Module.__setattr__ = _set_attribute  # type: ignore[method-assign,assignment]
-        nn.Module.__delattr__ = _delete_attribute  # type: ignore[method-assign]
-        nn.Module.__getattr__ = _get_attribute  # type: ignore[method-assign]
-        nn.Module.__init__ = _initialise  # type: ignore[method-assign]
-        nn.Module.__setstate__ = _set_state  # type: ignore[method-assign]
-        nn.Module.__getstate__ = _get_state  # type: ignore[attr-defined]
-
-
-def count_batches(change: int) -> None:
-    global _batches
-    with _lock:
-        _batches += change
-
-
-def _after_fork() -> None:
-    """Batches of other threads do not go on in the child: what they have hidden is put back."""
-    _lock._at_fork_reinit()  # type: ignore[attr-defined]
-    for key, slots in list(_hidden.items()):
-        mine = [slot for slot in slots if slot.owner._fibers.is_mine()]
-        if mine:
-            _hidden[key] = mine
-        else:
-            del _hidden[key]
-            place(slots[0].module, slots[0].name, slots[0].base)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from foldloom.tracing.fibers.module_state import watch_attributes
+from foldloom.tracing.fibers.module_hooks import watch_attributes
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import ActiveRecorder, scope

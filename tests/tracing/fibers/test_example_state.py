@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
-import threading
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -331,7 +326,7 @@ def test_modules_are_left_as_a_loop_leaves_them_on_errors() -> None:
         def forward(self, x):
             self.h = x * 2
             self.count += 1
-            if x[0] == 3 and x.sum() > 0 or (x[0] * 1).item() == 3:
+            if (x[0] == 3 and x.sum() > 0) or (x[0] * 1).item() == 3:
                 raise ValueError("three")
             return self.h
 
