@@ -12,12 +12,12 @@ import torch
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
+from foldloom.execution.interrupts import Interrupts
 from foldloom.execution.results import stack_values, stacked, template_of, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.fibers.interrupts import Interrupts
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.interception.modules import watch_modules
@@ -63,14 +63,12 @@ class Batched:
                     recorder.graph.add_result(outputs, template)
             graph = recorder.graph
             requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
-            interrupts.let_in()
             if recorder.flushes.has_begun:
                 return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad)
             planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
                 return self._run(planned, requires_grad)
         finally:
-            interrupts.held = True
             recorder.end()
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:

@@ -40,9 +40,9 @@ from torch._C import _functorch
 from torch._C import _len_torch_function_stack as count_function_modes
 
 from foldloom.errors import RecordingError
+from foldloom.execution.interrupts import Interrupts, check_interrupts, pending
 from foldloom.tracing.fibers.crossing import Crossing
 from foldloom.tracing.fibers.example_state import ExampleState
-from foldloom.tracing.fibers.interrupts import Interrupts
 from foldloom.tracing.fibers.module_state import Slot
 from foldloom.tracing.fibers.order import earlier_unfinished
 from foldloom.tracing.fibers.tasks import Fiber, Group
@@ -176,8 +176,8 @@ class Fibers:
                     self._state.come_back(fiber)  # type: ignore[union-attr]
         finally:
             interrupts.held = False
-            if interrupts.pending:
-                interrupts.let_in()
+            if pending:
+                check_interrupts()
 
     def _refuse(self, fiber: Fiber) -> NoReturn:
         fiber.refused += 1
@@ -275,10 +275,10 @@ class Fibers:
         if with_modes:
             outermost.state.apply()
         try:
-            self._interrupts.let_in()
+            if pending:
+                check_interrupts()
             self._advance(kinds)
         finally:
-            self._interrupts.held = True
             if with_modes or not self._home.holds():
                 self._home.apply()
             self._streams_known = False
@@ -347,8 +347,8 @@ class Fibers:
             fiber.index = group.started = index
             fiber.gr_context = context.copy()
             interrupts.held = False
-            if interrupts.pending:
-                interrupts.let_in()
+            if pending:
+                check_interrupts()
             results[index] = task()
             interrupts.held = True
             # What one call without `with` leaves behind must not reach the next task; all else is looked at in the end.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from foldloom.errors import SharedStateError
+from foldloom.execution.kernels import is_only_thread
 from foldloom.tracing.fibers.order import earlier_unfinished, later_started, path_of
 from foldloom.tracing.fibers.reach import OF_TORCH, Reach
 from foldloom.tracing.scope import scope, user_line
@@ -94,6 +95,16 @@ def place(module: nn.Module, name: str, placed: Placed) -> None:
         placed[0][name] = placed[1]
 
 
+def _put_in_order(attributes: dict[str, Any], order: list[str]) -> None:
+    """As they would be if none had been taken off. Not while other threads might look."""
+    order = [name for name in order if name in attributes]
+    if not is_only_thread() or list(attributes)[: len(order)] == order:
+        return
+    moved = next(n for n, (one, other) in enumerate(zip(attributes, order, strict=False)) if one != other)
+    for name in (*order[moved:], *[name for name in attributes if name not in order]):
+        attributes[name] = attributes.pop(name)
+
+
 def _has_default(kind: type, name: str) -> bool:
     """Whether Python finds something in the class when the module itself has no such attribute."""
     return any(name in vars(base) for base in kind.__mro__)
@@ -122,6 +133,8 @@ class Journal:
         self._begun = False
         self._names: frozenset[str] = frozenset()
         self._modules: dict[int, nn.Module] = {}
+        self._orders: list[tuple[nn.Module, list[str]]] = []
+        """Modules with hidden attributes, and the names of all their attributes in order."""
         self._missed: dict[Key, tuple[nn.Module, list[tuple[int, ...]]]] = {}
         """Attributes that were asked for and not found, and by whom."""
         self.born: dict[int, Any] = {}
@@ -138,6 +151,7 @@ class Journal:
         with lock:
             for module in modules.values():
                 attributes = module.__dict__
+                order = list(attributes)
                 found = self._names & attributes.keys()
                 found |= {name for name in changed & attributes.keys() if not isinstance(attributes[name], nn.Module)}
                 for home in _HOMES:
@@ -145,6 +159,8 @@ class Journal:
                 for name in found:
                     if not _is_descriptor(type(module), name):
                         self._slot(module, name)
+                if found:
+                    self._orders.append((module, order))
             self._names |= frozenset([slot.name for slot in self.slots.values()])
             guarded.update(self._names)
             for slot in self.slots.values():
@@ -162,6 +178,8 @@ class Journal:
             for slot in self.slots.values():
                 if self._begun:
                     self._settle(slot, last)
+            for module, order in self._orders:
+                _put_in_order(module.__dict__, order)
         self.slots = {}
 
     def _settle(self, slot: Slot, last: int | None) -> None:
@@ -303,10 +321,11 @@ class Journal:
                 f"a cell, a hook or a function that runs on computed values reads {slot.label}, which examples of this batch "
                 f"write. Give it the value as an argument\n  at {user_line()}"
             )
-        example = recorder.example
+        graph = recorder.graph
+        example = graph.example
         while earlier_unfinished(fiber, slot):
             self._fibers.wait_for_earlier(slot)
-        recorder.begin(example)
+        graph.begin(example)
 
     def note_missing(self, fiber: Fiber, module: nn.Module, name: str) -> None:
         self._missed.setdefault((id(module), name), (module, []))[1].append(path_of(fiber))

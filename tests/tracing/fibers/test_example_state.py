@@ -12,6 +12,7 @@ from torch import nn
 
 import foldloom as fl
 from foldloom.errors import CellError, SharedStateError
+from foldloom.tracing.flush import Flushes
 
 XS = [torch.tensor([float(n), 1.0 - 2 * (n % 2)]) for n in range(6)]
 
@@ -60,15 +61,15 @@ def check(make: Callable[[], Any], xs: list[Any] = XS, times: int = 3) -> None:
 def rounds(function: Any, xs: list[Any] = XS) -> int:
     """How many times a batch computes something."""
     count = 0
-    recorded = fl.tracing.progress.Progress._run_part
+    recorded = Flushes._flush
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **settings: Any) -> Any:
         nonlocal count
         count += 1
-        return recorded(*args)
+        return recorded(*args, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fl.tracing.progress.Progress, "_run_part", counted)
+        patch.setattr(Flushes, "_flush", counted)
         fl.batch(function)(xs)
     return count
 

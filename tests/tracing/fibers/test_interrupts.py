@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from foldloom.tracing.fibers.interrupts import Interrupts
+from foldloom.execution.interrupts import Interrupts, check_interrupts
 from foldloom.tracing.fibers.torch_state import TorchState
 from foldloom.tracing.scope import scope
 
@@ -105,7 +105,7 @@ def test_handlers_wait_while_they_are_held() -> None:
             pass
         held = interrupts.held
         with pytest.raises(KeyboardInterrupt):
-            interrupts.let_in()
+            check_interrupts()
     assert held
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
