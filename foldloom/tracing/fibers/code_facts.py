@@ -63,6 +63,8 @@ class Facts(NamedTuple):
     """Globals whose object is changed: `log.append(...)`, `table[key] = ...`, `state.count = ...`."""
     changed_cells: frozenset[str] = _NOTHING
     """Variables of enclosing functions whose object is changed."""
+    stored_into: frozenset[str] = _NOTHING
+    """Variables, of any kind, an attribute of whose object is stored: `state.count = ...`."""
     loaded: frozenset[str] = _NOTHING
     """Globals that are read."""
     names: frozenset[str] = _NOTHING
@@ -137,6 +139,8 @@ def _note_changes(line: list[dis.Instruction], found: dict[str, set[str]]) -> No
         stores = stores_attribute and following.opname in ("STORE_ATTR", "DELETE_ATTR", "COPY")
         if mutates or stores:
             _note_root(instruction, found)
+        if stores and instruction.opname in _ROOTS:
+            found["stored_into"].add(instruction.argval)
     jumps = any("JUMP" in instruction.opname for instruction in line)
     for position, instruction in enumerate(line):
         if instruction.opname not in ("STORE_SUBSCR", "DELETE_SUBSCR"):

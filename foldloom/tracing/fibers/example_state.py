@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foldloom.errors import SharedStateError
 from foldloom.tracing.fibers.module_hooks import count_batches
-from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, unguarded_names
+from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, locate, unguarded_names
 from foldloom.tracing.fibers.order import is_alone, path_of
 from foldloom.tracing.fibers.reach import Reach
 from foldloom.tracing.fibers.watched_objects import WatchedObjects
@@ -70,7 +70,9 @@ class ExampleState:
             self._one_at_a_time()
             return
         self.journal.begin(fiber, reach.facts.attributes, reach.facts.changed_attributes, reach.modules)
-        guarded = _inside([slot.base[1] for slot in self.journal.slots.values() if slot.base is not None])
+        own = [locate(slot.module, slot.name) for slot in fiber.view]
+        bases = [slot.base for slot in self.journal.slots.values()]
+        guarded = _inside([placed[1] for placed in (*own, *bases) if placed is not None])
         self._objects = [entry for number, entry in reach.objects.items() if number not in guarded]
         self._watched = WatchedObjects(self._objects)
         self._fibers.keeps_state = bool(self._watched or self.journal.slots)

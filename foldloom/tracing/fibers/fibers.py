@@ -361,6 +361,14 @@ class Fibers:
             if group.paused and fiber in group.paused:
                 break
 
+    def uninterrupted(self, function: Callable[[], None]) -> None:
+        """Call a function in a task, while signals wait."""
+        self._interrupts.held = True
+        try:
+            function()
+        finally:
+            self._interrupts.held = False
+
     def is_mine(self) -> bool:
         """Whether this is the thread that they run in."""
         return threading.get_ident() == self._thread

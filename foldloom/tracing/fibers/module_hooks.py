@@ -15,7 +15,7 @@ from torch import nn
 
 from foldloom.errors import SharedStateError
 from foldloom.execution.weight_grads import LateWeight
-from foldloom.tracing.fibers.module_state import Placed, guarded, hidden, locate, lock, place
+from foldloom.tracing.fibers.module_state import Placed, guarded, hidden, locate, lock, place, writing
 
 _batches = 0
 """How many batches are under way, in all threads."""
@@ -48,8 +48,8 @@ def _get_attribute(module: nn.Module, name: str) -> Any:
     if name in guarded:
         fiber = getcurrent()
         journal = getattr(fiber, "journal", None)
-        if journal is not None and journal.see(fiber, module, name) is not None:
-            placed = locate(module, name)
+        if journal is not None and (slot := journal.see(fiber, module, name)) is not None:
+            placed = locate(module, name) or fiber.view[slot]
         else:
             placed = _seen_outside(module, name)
         if placed is not None:
@@ -133,6 +133,8 @@ def count_batches(change: int) -> None:
 def _after_fork() -> None:
     """Batches of other threads do not go on in the child: what they have hidden is put back."""
     lock._at_fork_reinit()  # type: ignore[attr-defined]
+    if not writing._is_owned():  # type: ignore[attr-defined]
+        writing._at_fork_reinit()  # type: ignore[attr-defined]
     for key, slots in list(hidden.items()):
         mine = [slot for slot in slots if slot.owner._fibers.is_mine()]
         if mine:

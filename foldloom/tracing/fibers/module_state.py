@@ -36,6 +36,9 @@ Key = tuple[int, str]
 _HOMES = ("_parameters", "_buffers", "_modules")
 
 lock = threading.RLock()
+_LONGEST_WAIT = 600
+writing = threading.RLock()
+"""Held by a batch from the first attribute that it writes to its end: modules are shared by threads, values of an example are not."""
 hidden: dict[Key, list[Slot]] = {}
 """Attributes that batches guard, in all threads."""
 guarded: Counter[str] = Counter()
@@ -133,6 +136,7 @@ class Journal:
         self._begun = False
         self._names: frozenset[str] = frozenset()
         self._modules: dict[int, nn.Module] = {}
+        self._may_write = False
         self._orders: list[tuple[nn.Module, list[str]]] = []
         """Modules with hidden attributes, and the names of all their attributes in order."""
         self._missed: dict[Key, tuple[nn.Module, list[tuple[int, ...]]]] = {}
@@ -181,6 +185,9 @@ class Journal:
             for module, order in self._orders:
                 _put_in_order(module.__dict__, order)
         self.slots = {}
+        if self._may_write:
+            self._may_write = False
+            writing.release()
 
     def _settle(self, slot: Slot, last: int | None) -> None:
         left = [entry for entry in self._fibers.left.get(slot, ()) if last is None or entry[0] <= last]
@@ -257,9 +264,12 @@ class Journal:
         slot = self.slots.get((id(module), name))
         if slot is not None and slot in fiber.wrote:
             return None
+        if slot is None and ((name in OF_TORCH and name != "training") or _is_descriptor(type(module), name)):
+            return None
+        if not self._may_write:
+            self._fibers.uninterrupted(self._wait_for_other_threads)
+            self.come_back(fiber)
         if slot is None:
-            if (name in OF_TORCH and name != "training") or _is_descriptor(type(module), name):
-                return None
             slot = self._unforeseen(fiber, module, name)
         mine = path_of(fiber)
         for reader in slot.quiet_readers:
@@ -267,6 +277,14 @@ class Journal:
                 _quiet.get(type(module), set()).discard(name)
                 raise _too_late(slot.label, mine, reader)
         return slot
+
+    def _wait_for_other_threads(self) -> None:
+        self._may_write = writing.acquire(timeout=_LONGEST_WAIT)
+        if not self._may_write:
+            raise SharedStateError(
+                f"this batch writes attributes of modules, and has waited {_LONGEST_WAIT} s for one of another thread that does, too. Does "
+                "that one wait for something that this thread holds?"
+            )
 
     def note_write(self, fiber: Fiber, slot: Slot) -> None:
         slot.written = True

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,11 @@ class Reach:
         elif isinstance(thing, CONTAINERS):
             self.objects[id(thing)] = label, thing
             self._visit_all(_items(thing), f"an item of {label}", depth + 1)
+        elif isinstance(thing, Iterator):
+            self.changed[label] = None  # to read it is to change it
         elif isinstance(thing, tuple):
             self._visit_all(_items(thing), f"an item of {label}", depth + 1)
-        elif _is_users(kind.__module__) and hasattr(thing, "__dict__"):
+        elif (_is_users(kind.__module__) or kind in _NAMESPACES) and hasattr(thing, "__dict__"):
             self.objects[id(thing)] = label, thing
             self._note_class(kind, label)
             for name, value in list(vars(thing).items()):
@@ -92,7 +95,7 @@ class Reach:
         self.changed.update(dict.fromkeys([f"the global `{name}`" for name in facts.globals]))
         for name in facts.loaded:
             if name in function.__globals__:
-                self._visit_variable(function.__globals__[name], f"the global `{name}`", name in facts.changed_globals)
+                self._visit_variable(function.__globals__[name], name, f"the global `{name}`", facts)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             label = f"`{name}` of the enclosing function"
             if name in facts.cells:
@@ -101,14 +104,16 @@ class Reach:
                 value = cell.cell_contents
             except ValueError:  # not bound yet
                 continue
-            self._visit_variable(value, label, name in facts.changed_cells)
+            self._visit_variable(value, name, label, facts)
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         self._visit_all(defaults, f"a default argument of `{function.__name__}`", 0)
 
-    def _visit_variable(self, value: Any, label: str, changed: bool) -> None:
+    def _visit_variable(self, value: Any, name: str, label: str, facts: Facts) -> None:
         self._visit(value, label, 0)
+        changed = name in facts.changed_globals or name in facts.changed_cells
         is_own_class = isinstance(value, type) and _is_users(value.__module__)
-        if changed and (id(value) in self.objects or is_own_class):
+        stored_into = name in facts.stored_into and isinstance(value, (FunctionType, ModuleType))
+        if (changed and (id(value) in self.objects or is_own_class)) or stored_into:
             self.changed[label] = None
 
     def _visit_module(self, module: nn.Module) -> None:
@@ -135,8 +140,8 @@ class Reach:
         names = None
         while names != self._names:
             names = self._names
-            if "chdir" in names:
-                self.changed["the working directory"] = None
+            for name in names & _BEHIND_THE_BACK.keys():
+                self.changed[_BEHIND_THE_BACK[name]] = None
             for owner, name, member, label in list(self._members()):
                 if id(member) in done:
                     continue
@@ -174,6 +179,13 @@ class Reach:
 _SIMPLE = frozenset(
     (int, float, bool, str, bytes, complex, type(None), type(len), type(...), slice, range, torch.dtype, torch.device)
 )
+_NAMESPACES = (SimpleNamespace, Namespace)
+_BEHIND_THE_BACK = {
+    "chdir": "the working directory",
+    "__dict__": "the `__dict__` of an object",
+    "__setattr__": "an attribute by `__setattr__`",
+}
+"""What is changed by whoever looks up these names, in ways that nobody can follow."""
 _LOCKS = frozenset((type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore))
 OF_TORCH = frozenset(nn.Module().__dict__)
 
