@@ -856,10 +856,10 @@ def test_random_numbers_belong_to_the_fiber() -> None:
 def no_fiber_left_behind() -> Iterator[None]:
     """No fiber is left afterwards."""
     gc.collect()
-    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers._Fiber}
+    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers.Fiber}
     yield
     gc.collect()
-    left = [thing for thing in gc.get_objects() if type(thing) is fibers._Fiber and id(thing) not in before]
+    left = [thing for thing in gc.get_objects() if type(thing) is fibers.Fiber and id(thing) not in before]
     assert not any(left)
 
 
@@ -882,7 +882,7 @@ def test_an_exception_is_raised_with_the_example_and_the_users_line(waits: bool)
             fl.batch(function)(vectors(5), list(range(5)))
         assert caught.value.__notes__ == ["in example 2"]
         assert caught.traceback[-1].name == "function"
-        assert sorted(ended) == (list(range(5)) if waits else [0, 1, 2])
+        assert ended == [0, 1, 2]  # a list that examples share: they run one at a time, as in a loop
         del caught
 
 

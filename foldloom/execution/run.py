@@ -21,6 +21,7 @@ from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.again import Made
 from foldloom.execution.buffers import Buffers
 from foldloom.execution.gc_pause import gc_paused
+from foldloom.execution.interrupts import check_interrupts, pending
 from foldloom.execution.kernels import Kernel, describe, member_of
 from foldloom.execution.reach import Members
 from foldloom.execution.weight_grads import weight_grads_once
@@ -91,6 +92,8 @@ def _with_lengths(plan: Plan, step: Step, operands: Sequence[torch.Tensor]) -> l
 def _call(
     kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], plan: Plan, number: int, step: Step
 ) -> Sequence[torch.Tensor]:
+    if pending:
+        check_interrupts()
     try:
         outputs = kernel.call(*operands)
         if kernel.is_ragged:

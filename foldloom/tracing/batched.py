@@ -12,6 +12,7 @@ import torch
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
+from foldloom.execution.interrupts import Interrupts
 from foldloom.execution.results import stack_values, stacked, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
@@ -48,12 +49,16 @@ class Batched:
             return self._call_within(outer, examples)
         watch_modules()
         watch_functions()
+        with Interrupts() as interrupts, gc_paused():
+            return self._call_outermost(examples, interrupts)
+
+    def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         recorder = Recorder(self.scheduler, self.function, self.cells)
-        fibers = Fibers(recorder.flushes.flush, noun="example")
+        fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         recorder.fibers = fibers
         try:
-            with recording_into(recorder), gc_paused():
+            with recording_into(recorder):
                 taken = template_of if self.stack else patched
                 record_one = partial(_record_example, recorder, self.function, taken)
                 tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]

@@ -15,6 +15,7 @@ import torch
 from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
 from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
+from foldloom.execution.weight_grads import swapping
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
 from foldloom.tracing.functions.histories import rules_of
@@ -474,14 +475,15 @@ def _probe(
 
 def _call_in_training(cell: Cell, given: Sequence[Any], settings: dict[str, Any]) -> None:
     """Once more, as when it is trained, if it is not: recordings are kept, and run in both modes."""
-    resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
-    for part in resting:
-        part.training = True
-    try:
-        if resting:
-            cell.call_batched(*given, **settings)
-    except Exception:
-        torch.rand(1)  # what cannot be tried may draw
-    finally:
+    with swapping:  # other threads must not see the mode
+        resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
         for part in resting:
-            part.training = False
+            part.training = True
+        try:
+            if resting:
+                cell.call_batched(*given, **settings)
+        except Exception:
+            torch.rand(1)  # what cannot be tried may draw
+        finally:
+            for part in resting:
+                part.training = False
