@@ -1276,13 +1276,13 @@ HOLDS: dict[str, Callable[[torch.Tensor], Any]] = {
     "operations": lambda x: (x * 2).tanh(),
     "modules": lambda x: _linear(x).sum(),
     "a recurrent module": lambda x: _lstm(torch.stack([x, x * 2]))[0],
-    "values on demand": lambda x: x * 2 if (x * 3).sum() > 0 else x,
+    "values on demand": lambda x: x * 2 if (x * 3).sum() > 0 else x * 4,
     "changes in place": lambda x: (x * 2).add_(1),
     "rows": lambda x: torch.stack([x, x * 2]).softmax(0).sum(0),
     "a batch inside": lambda x: sum(fl.batch(lambda y: y * 2)(list(x))),
     "views": lambda x: (x * 2).view(3, 1) * 2,
     "slices": lambda x: (x * 2)[1:] * 2,
-    "views and values on demand": lambda x: (x * 2).view(3, 1) * 2 if (x * 3).sum() > 0 else x,
+    "views and values on demand": lambda x: (x * 2).view(3, 1) * 2 if (x * 3).sum() > 0 else x * 4,
 }
 
 

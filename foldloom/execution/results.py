@@ -26,15 +26,18 @@ def unstacked(
     rows: Sequence[Sequence[torch.Tensor]],
     templates: Sequence[Any],
     requires_grad: Sequence[bool] | None = None,
+    given: Sequence[torch.Tensor | None] = (),
 ) -> list[Any]:
     """The result of each example, from the rows of the plan's outputs.
 
-    Outputs that do not require grad are detached from those with which they share an arena.
+    Outputs that do not require grad are detached from those with which they share an arena. Those that were ``given`` are given back.
     """
     places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
     tensors = rows[0] if len(rows) == 1 else [rows[block][row] for block, row in places]
     if requires_grad is not None and not all(requires_grad):
         tensors = [tensor if needs else tensor.detach() for tensor, needs in zip(tensors, requires_grad, strict=True)]
+    if any(tensor is not None for tensor in given):
+        tensors = [tensor if theirs is None else theirs for tensor, theirs in zip(tensors, given, strict=True)]
     return fill(templates, tensors)
 
 

@@ -62,15 +62,19 @@ class Batched:
                 taken = template_of if self.stack else patched
                 record_one = partial(_record_example, recorder, self.function, taken)
                 tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
-                for outputs, template in fibers.run(tasks):
+                given: list[torch.Tensor | None] = []
+                for outputs, of_example, template in fibers.run(tasks):
+                    given += of_example
                     recorder.graph.add_result(outputs, template)
+                recorder.flushes.on_demand = None  # no example is left that could go on meanwhile
+                recorder.settle_attributes()
             graph = recorder.graph
             requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
             if recorder.flushes.has_begun:
-                return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad)
+                return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad, given)
             planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
-                return self._run(planned, requires_grad)
+                return self._run(planned, requires_grad, given)
         finally:
             recorder.end()
 
@@ -82,17 +86,24 @@ class Batched:
 
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
-        return self._run(planned, None)
+        return self._run(planned, None, ())
 
-    def _run(self, planned: Planned, requires_grad: Sequence[bool] | None) -> Any:
-        """``requires_grad`` tells which outputs do; None if what is computed decides."""
+    def _run(self, planned: Planned, requires_grad: Sequence[bool] | None, given: Sequence[torch.Tensor | None]) -> Any:
+        """``requires_grad`` tells which outputs do; None if what is computed decides. ``given`` are outputs that were given."""
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
-        return self._give_back(planned, blocks, requires_grad)
+        return self._give_back(planned, blocks, requires_grad, given)
 
-    def _give_back(self, planned: Planned, outputs: Any, requires_grad: Sequence[bool] | None) -> Any:
-        give_back = stacked if self.stack else unstacked
-        return give_back(planned.plan, outputs, planned.results, requires_grad)
+    def _give_back(
+        self,
+        planned: Planned,
+        outputs: Any,
+        requires_grad: Sequence[bool] | None,
+        given: Sequence[torch.Tensor | None],
+    ) -> Any:
+        if self.stack:
+            return stacked(planned.plan, outputs, planned.results, requires_grad)
+        return unstacked(planned.plan, outputs, planned.results, requires_grad, given)
 
     def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None
@@ -229,7 +240,8 @@ def record_together(
             for number, args in enumerate(examples):
                 recorder.inputs.forget()
                 try:
-                    recorder.graph.add_result(*_record_example(recorder, function, template_of, args, number))
+                    outputs, _, template = _record_example(recorder, function, template_of, args, number)
+                    recorder.graph.add_result(outputs, template)
                 except Exception as error:
                     if first is not None:
                         error.add_note(f"in example {first + number} of the batch")
@@ -264,8 +276,8 @@ def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 def _record_example(
     recorder: Recorder, function: Callable[..., Any], taken: Callable[..., Any], args: Sequence[Any], number: int
-) -> tuple[list[int], Any]:
-    """The values that one example returns, and its result without them, as ``taken`` takes it apart."""
+) -> tuple[list[int], list[torch.Tensor | None], Any]:
+    """The values that one example returns, those of them that were given, and its result without them, as ``taken`` takes it apart."""
     recorder.graph.begin(number)
     with RecordingMode(recorder):
         given = [_lifted(recorder, arg) for arg in args]
@@ -279,7 +291,8 @@ def _record_example(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
                 f"Change a copy: `xs = list(xs)`\n  in example {number}"
             )
-        return [_value_of(recorder, output) for output in outputs], template
+        given_back = [recorder.tensor_given_as(output) for output in outputs]
+        return [_value_of(recorder, output) for output in outputs], given_back, template
 
 
 def _value_of(recorder: Recorder, output: LazyTensor) -> int:

@@ -19,7 +19,7 @@ from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
-from foldloom.pytrees import flatten, unflatten
+from foldloom.pytrees import flatten, map_leaves, unflatten
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.cells.core import Cell
@@ -46,7 +46,7 @@ class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
+        "__weakref__", "_attributes", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
@@ -58,6 +58,8 @@ class Recorder:
         self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByDepth(), owner)
         self.fibers: Fibers | None = None
         self.names_cells = bool(cells)
+        self._attributes: dict[tuple[int, str], torch.nn.Module] = {}
+        """Attributes of modules that examples wrote, by the identity of the module and the name."""
         self.is_over = False
         """Whether handles stand for tensors that can be computed at once."""
 
@@ -344,6 +346,29 @@ class Recorder:
             return row_handles(self, handle)
         return list(self.call_function(torch.unbind, (handle,), None))
 
+    # ---- What examples leave behind.
+
+    def note_attribute(self, module: torch.nn.Module, name: str) -> None:
+        """An example wrote this attribute."""
+        self._attributes[id(module), name] = module
+
+    def settle_attributes(self) -> None:
+        """Values that examples left on modules become the tensors that they stand for."""
+        for (_, name), module in self._attributes.items():
+            table = next((t for t in (module.__dict__, module._buffers) if name in t), None)
+            if table is not None:
+                table[name] = map_leaves(table[name], self._settled)
+        self._attributes = {}
+
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not LazyTensor:
+            return value
+        given = self.tensor_given_as(value)
+        if given is not None:
+            return given
+        (tensor,) = self.demand((self.own(value),), TENSOR)
+        return tensor if value.requires_grad else tensor.detach()
+
     # ---- What handles ask.
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
@@ -374,7 +399,10 @@ class Recorder:
         return type(handle._recorder) is Given and handle._recorder.recorder is self
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
-        """The user's tensor that a handle of this recorder stands for, if it is one."""
+        """The user's tensor that a handle stands for, if it is one."""
+        source = getattr(handle, "_source", (None, None))
+        if type(source[0]) is Given or self.is_given(handle):
+            return source[1] if type(source[0]) is Given else handle._value
         is_given = not handle._type.ragged and self.inputs.is_users_own(handle._value)
         return self.inputs.tensor_of(handle._value) if is_given else None
 

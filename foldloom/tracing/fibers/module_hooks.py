@@ -16,6 +16,7 @@ from torch import nn
 from foldloom.errors import SharedStateError
 from foldloom.execution.weight_grads import LateWeight
 from foldloom.tracing.fibers.module_state import Placed, guarded, hidden, locate, lock, place, writing
+from foldloom.tracing.scope import scope
 
 _batches = 0
 """How many batches are under way, in all threads."""
@@ -28,6 +29,8 @@ def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
         if journal is not None:
             slot = journal.before_write(fiber, module, name)
     _plain_set(module, name, value)
+    if _batches and scope.recorder is not None:
+        scope.recorder.note_attribute(module, name)
     if slot is not None and journal is not None:
         journal.note_write(fiber, slot)
 
