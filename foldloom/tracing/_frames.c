@@ -51,8 +51,7 @@ static PyObject *may_be_caught(PyObject *module, PyObject *unused)
             PyCodeObject *code = frame->f_code;
             if ((PyObject *)code == bottom)
                 break;
-            /* The first instructions of a function without a `try` may be wrapped too, in generators say: Python tells. */
-            if (PyBytes_GET_SIZE(code->co_exceptiontable) == 0 && code->co_argcount != -1)
+            if (PyBytes_GET_SIZE(code->co_exceptiontable) == 0)
                 continue;
             int answer = ask((PyObject *)code);
             if (answer < 0)

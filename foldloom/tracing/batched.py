@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
+from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.results import stack_values, stacked, template_of, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
+from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.interception.autograd_functions import watch_functions
@@ -23,7 +24,7 @@ from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.recorder import Recorder
-from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_line
+from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_frame, user_line
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
 
@@ -61,12 +62,17 @@ class Batched:
             planned = prepare(recorder.graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
                 return self.run(planned)
+        except CellError as error:
+            _add_line(error, recorder)
+            raise
         finally:
             recorder.end()
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
         """Inside another batch the examples join it: everything is recorded there."""
-        tasks = [partial(self.function, *args) for args in examples]
+        tasks: list[Callable[[], Any]] = [partial(self.function, *args) for args in examples]
+        if recorder.fibers is not None and is_caught():
+            tasks = [passing_on(task) for task in tasks]
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
         return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
 
@@ -155,13 +161,18 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
             recorder.flushes.flush_all()
 
     recorder.flushes.on_demand = flush
+    recorder.flushes.limit = Limit.here(user_frame())
     recorder.graph.begin(0)
     try:
         with recording_into(recorder), gc_paused(), RecordingMode(recorder):
             yield
         if not recorder.flushes.has_failed:
             recorder.flushes.flush_all()
+    except CellError as error:
+        _add_line(error, recorder)
+        raise
     finally:
+        recorder.flushes.limit = None
         recorder.end()
 
 
@@ -210,6 +221,7 @@ def record_together(
     recorder = Recorder(ByDepth(), function)
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True
+    recorder.flushes.waits_for_errors = False
     try:
         with recording_into(recorder), gc_paused():
             for number, args in enumerate(examples):
@@ -293,6 +305,13 @@ def _lifted(recorder: Recorder, arg: Any) -> Any:
     if kind is dict and any(isinstance(item, torch.Tensor) for item in arg.values()):
         return {key: recorder.give(item) if isinstance(item, torch.Tensor) else item for key, item in arg.items()}
     return arg
+
+
+def _add_line(error: CellError, recorder: Recorder) -> None:
+    """Say where the operation that failed was called. All its calls are recorded alike, so only the first is known."""
+    line = recorder.signatures.line_of(error.op) if error.op is not None else None
+    if line is not None:
+        error.add_note(f"first called at {line}")
 
 
 def _refuse_demand(function: object, _: object) -> None:

@@ -46,7 +46,7 @@ def is_caught(limit: Limit | None = None) -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code in _BOTTOMS:
+        if code is _BOTTOM:
             return False
         if code is _passing_on.__code__:
             return True
@@ -67,10 +67,13 @@ def passing_on(task: Callable[[], T]) -> Callable[[], T]:
 
 
 def _passing_on(task: Callable[[], T]) -> T:
-    return task()
+    try:
+        return task()
+    except Exception:
+        raise
 
 
-_BOTTOMS = frozenset((Fibers.work.__code__,))
+_BOTTOM = Fibers.work.__code__
 
 
 def has_handlers(code: CodeType) -> bool:
@@ -155,7 +158,7 @@ def _gate() -> Callable[[], bool]:
         from foldloom.tracing import _frames
     except ImportError:
         return _always
-    _frames.bind(has_handlers, Fibers.work.__code__)
+    _frames.bind(has_handlers, _BOTTOM)
     gate: Callable[[], bool] = _frames.may_be_caught
     return gate
 

@@ -32,6 +32,7 @@ def _kernel_of(op: Op, owner: object, weights: Weights) -> Kernel:
             kernel = find_cell(op.key, owner).kernel(op)
     if op.mode is not None:
         kernel.call = _in_mode(kernel.call, op.mode)
+        kernel.alone = None if kernel.alone is None else _in_mode(kernel.alone, op.mode)
     return kernel
 
 
@@ -56,6 +57,7 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
 
     made = Kernel(op, kernel, weights=shared, only_once=call.function in DRAWS)
     made.form = run
+    made.alone = call.apply
     return made
 
 

@@ -21,6 +21,7 @@ from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
+from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.fibers.fibers import Fibers
@@ -242,6 +243,8 @@ class Recorder:
     def _add_node(self, known: KnownCall, operands: list[int], depth: int) -> Any:
         types = known.output_types
         value = self.graph.add_node(known.op_number, operands, depth, len(types))
+        if known.may_raise:
+            self.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
         if known.returns_one:
             return LazyTensor(self, value, types[0], depth)
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
@@ -267,6 +270,8 @@ class Recorder:
         sizes = [rows if type.ragged else 1 for type in types]
         lengths += [rows for type in types if type.ragged]
         value = self.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
+        if known.may_raise:
+            self.flushes.wait_if_caught(known.op_number, range(value, value + sum(sizes)))
         outputs: list[LazyTensor] = []
         for type, size in zip(types, sizes, strict=True):
             outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
@@ -394,4 +399,5 @@ fast_path.bind(
     make_tensor=torch.tensor,
     stack=torch.stack,
     type_of_stack=TYPE_OF_STACK,
+    may_be_caught=may_be_caught,
 )

@@ -28,6 +28,8 @@ from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
+from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.rules.raising import may_raise
 from foldloom.tracing.scope import Mode, autocast_state, recording_paused, user_line
 from foldloom.tracing.weights import DerivedWeights
 
@@ -39,6 +41,7 @@ class KnownCall:
         "is_operand",
         "is_ragged",
         "kept",
+        "may_raise",
         "op_number",
         "output_types",
         "returns",
@@ -56,6 +59,7 @@ class KnownCall:
         is_ragged: bool = False,
         shares_with: int | None = None,
         is_operand: bool = False,
+        may_raise: bool = False,
     ) -> None:
         self.op_number = op_number
         self.output_types = output_types
@@ -67,6 +71,8 @@ class KnownCall:
         self.is_operand = is_operand
         """Whether that operand itself is returned, and nothing is computed."""
         self.is_ragged = is_ragged
+        self.may_raise = may_raise
+        """Whether it raises for some values and not for others."""
         self.kept: Any = None
         """Weights whose identity is in the key of this call: they must live as long as the key."""
 
@@ -95,6 +101,7 @@ class Signatures:
         self._guards = guards
         self._derived = derived
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
+        self._line_of_op: dict[Op, str] = {}
         self._base_mode = self._mode = is_grad_enabled(), autocast_state()
         self._use_calls()
 
@@ -147,7 +154,8 @@ class Signatures:
         if cell.module is not None:
             self._guards.guard_cell(cell.module)
         self._inputs.note_cell(cell)
-        known = KnownCall(self._graph.add_op(op), op.outputs, signature.returns)
+        may_raise = type(cell.function) not in MODULES or type(cell.function) is torch.nn.Embedding
+        known = KnownCall(self._add_op(op, may_raise), op.outputs, signature.returns, may_raise=may_raise)
         self._graph.calls[key] = known
         return known
 
@@ -171,7 +179,10 @@ class Signatures:
         else:
             repeatable = has_rule(function) and function not in DRAWS
             op_number = self._new_op(signature, weights, returned, repeatable=repeatable)
-            known = KnownCall(op_number, returned.types, returned.nesting, shares_with=returned.shares_with)
+            risk = may_raise(function, len(handles) + len(weights), returned.types)
+            known = KnownCall(
+                op_number, returned.types, returned.nesting, shares_with=returned.shares_with, may_raise=risk
+            )
             known.kept = weights
         self._graph.calls[signature] = known
         return known
@@ -196,7 +207,10 @@ class Signatures:
             if returned is not None:
                 op_number = self._new_op(signature, weights, returned)
                 shares_with = 0 if function in VIEWS_OF_ROWS else None
-                known = KnownCall(op_number, returned.types, returned.nesting, is_ragged=True, shares_with=shares_with)
+                risk = may_raise(function, len(handles) + len(weights), returned.types)
+                known = KnownCall(
+                    op_number, returned.types, returned.nesting, is_ragged=True, shares_with=shares_with, may_raise=risk
+                )
                 known.kept = weights
             self._graph.calls[signature] = known
         return known if isinstance(known, KnownCall) else None
@@ -239,7 +253,16 @@ class Signatures:
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
             mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),
         )  # fmt: skip
+        return self._add_op(op, may_raise(function, len(types) + len(weights), returned.types))
+
+    def _add_op(self, op: Op, may_raise: bool) -> int:
+        if may_raise:
+            self._line_of_op.setdefault(op, user_line())
         return self._graph.add_op(op)
+
+    def line_of(self, op: Op) -> str | None:
+        """Where an operation that may raise was called first."""
+        return self._line_of_op.get(op)
 
     def _add_note(self, error: Exception, signature: _Signature) -> None:
         types = ", ".join(map(repr, signature.types))
