@@ -154,10 +154,25 @@ def _without_batch(operand: torch.Tensor | Ragged) -> torch.Tensor:
     return operand.values if isinstance(operand, Ragged) else operand[0]
 
 
+def out_of_range(kernel: Kernel, operands: Operands, member: int | None) -> str:
+    """Which index of a member names no place, for messages: torch does not always say."""
+    if kernel.table is None or member is None:
+        return ""
+    for operand in operands:
+        block = member_of(operand, member)
+        numbers = (block.values if isinstance(block, Ragged) else block).detach()
+        if numbers.dtype not in (torch.int64, torch.int32):
+            continue
+        wrong = numbers[(numbers >= kernel.table) | (numbers < 0)]
+        if wrong.numel():
+            return f" (index {wrong.flatten()[0].item()} into {kernel.table} rows)"
+    return ""
+
+
 def cell_error(text: str, error: Exception, op: Op) -> CellError:
     """A CellError that can be caught as what torch raised, too."""
     try:
-        found = _kind_of_error(type(error))(text)
+        found = _kind_of_error(type(error))(text)  # type: ignore[arg-type]
     except TypeError:  # it takes other arguments
         found = CellError(text)
     found.__cause__ = error

@@ -20,7 +20,7 @@ import torch
 from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.again import Made
 from foldloom.execution.buffers import Buffers
-from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error
+from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error, out_of_range
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.kernels import Kernel, describe
 from foldloom.execution.reach import Members
@@ -189,7 +189,7 @@ def _explain(
     shapes = ", ".join(
         describe(operand) if isinstance(operand, torch.Tensor) else repr(operand) for operand in operands
     )
-    return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}"
+    return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}{out_of_range(kernel, operands, member)}"
 
 
 def _some(numbers: list[int]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -24,28 +25,32 @@ from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.recorder import Recorder
-from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_frame, user_line
+from foldloom.tracing.scope import autocast_state, in_mode, is_machinery, recording_into, scope, user_frame, user_line
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Results = TypeVar("Results", covariant=True)
 
-class Batched:
+
+class Batched(Generic[P, R, Results]):
     """A function of one example, as a function of many. Made by `batch`."""
 
     def __init__(
-        self, function: Callable[..., Any], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
+        self, function: Callable[P, R], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
     ) -> None:
         self.function = function
         self.scheduler = scheduler
         self.stack = stack
         self.cells = tuple([cell_of_module(module) for module in cells])
 
-    def __call__(self, *columns: Sequence[Any]) -> Any:
+    def __call__(self, *columns: Iterable[Any]) -> Results:
         """The results of the examples ``zip(*columns)``."""
         examples = _examples(columns)
         outer = scope.recorder
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
-            return self._call_within(outer, examples)
+            return self._call_within(outer, examples)  # type: ignore[no-any-return]
         watch_modules()
         watch_functions()
         recorder = Recorder(self.scheduler, self.function, self.cells)
@@ -58,11 +63,11 @@ class Batched:
                 for outputs, template in fibers.run(tasks):
                     recorder.graph.add_result(outputs, template)
             if recorder.flushes.has_begun:
-                return self._give_back(*recorder.flushes.finish(apart=not self.stack))
+                return self._give_back(*recorder.flushes.finish(apart=not self.stack))  # type: ignore[no-any-return]
             planned = prepare(recorder.graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
                 return self.run(planned)
-        except CellError as error:
+        except (CellError, IndexError) as error:
             _add_line(error, recorder)
             raise
         finally:
@@ -70,17 +75,20 @@ class Batched:
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
         """Inside another batch the examples join it: everything is recorded there."""
-        tasks: list[Callable[[], Any]] = [partial(self.function, *args) for args in examples]
+        function: Callable[..., Any] = self.function
+        tasks: list[Callable[[], Any]] = [partial(function, *args) for args in examples]
         if recorder.fibers is not None and is_caught():
             tasks = [passing_on(task) for task in tasks]
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
         return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
 
-    def run(self, planned: Planned) -> Any:
+    def run(self, planned: Planned) -> Results:
         """The results of a batch that was planned before, in this process or in another."""
+        if not isinstance(planned, Planned):
+            raise ArgumentError(f"run takes a plan, and was given {_kind(planned)}: write `run(fl.plan(recordings))`")
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
-        return self._give_back(planned, blocks)
+        return self._give_back(planned, blocks)  # type: ignore[no-any-return]
 
     def _give_back(self, planned: Planned, outputs: Any) -> Any:
         give_back = stacked if self.stack else unstacked
@@ -105,13 +113,33 @@ class Batched:
         return f"fl.batch({name}, scheduler={self.scheduler}, stack={self.stack})"
 
 
+@overload
 def batch(
-    function: Callable[..., Any],
+    function: Callable[P, R],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: Literal[False] = False,
+    cells: Sequence[torch.nn.Module] = (),
+) -> Batched[P, R, list[R]]: ...
+
+
+@overload
+def batch(
+    function: Callable[P, R],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: bool,
+    cells: Sequence[torch.nn.Module] = (),
+) -> Batched[P, R, Any]: ...
+
+
+def batch(
+    function: Callable[P, R],
     *,
     scheduler: Scheduler | None = None,
     stack: bool = False,
     cells: Sequence[torch.nn.Module] = (),
-) -> Batched:
+) -> Batched[P, R, Any]:
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
     The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
@@ -128,7 +156,11 @@ def batch(
     >>> fl.batch(power, stack=True)([1, 4, 10], [1, 1, 1])
     tensor([   2,   16, 1024])
     """
-    return Batched(function, scheduler or ByDepth(), stack, cells)
+    if not callable(function):
+        raise ArgumentError(
+            f"fl.batch takes a function or a module, and was given {_kind(function)}: write `fl.batch(f)(xs)`"
+        )
+    return Batched(function, _scheduler(scheduler, ByDepth), stack, cells)
 
 
 @contextmanager
@@ -152,7 +184,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         )
     watch_modules()
     watch_functions()
-    recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
+    recorder = Recorder(_scheduler(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
     mode = torch.is_grad_enabled(), autocast_state()
 
     def flush(_: object) -> None:
@@ -245,14 +277,44 @@ def record_together(
 
 def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) -> Planned:
     """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``."""
+    if isinstance(recordings, Recording) or not isinstance(recordings, Iterable):
+        raise ArgumentError(
+            f"fl.plan takes a list of recordings, and was given {_kind(recordings)}: write `fl.plan([recording])`"
+        )
+    recordings = list(recordings)
+    for recording in recordings:
+        if not isinstance(recording, Recording):
+            raise ArgumentError(
+                f"fl.plan takes recordings, and was given {_kind(recording)}: write `fl.plan(fl.record_each(f, examples))`"
+            )
     if not recordings:
         raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
-    return prepare(merge_recordings(recordings), scheduler or ByDepth())
+    return prepare(merge_recordings(recordings), _scheduler(scheduler, ByDepth))
 
 
-def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+def _scheduler(given: Scheduler | None, default: Callable[[], Scheduler]) -> Scheduler:
+    if given is None:
+        return default()
+    if not isinstance(given, Scheduler):
+        raise ArgumentError(
+            f"{given!r} is not a scheduler: write `scheduler=fl.ByDepth()`, `scheduler=fl.ByAgenda()` or `scheduler=fl.OneByOne()`"
+        )
+    return given
+
+
+def _kind(value: object) -> str:
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def _examples(columns: Sequence[Iterable[Any]]) -> list[tuple[Any, ...]]:
     if not columns:
         raise ArgumentError("call the batched function with at least one list of arguments: fl.batch(f)(xs)")
+    for column in columns:
+        if not isinstance(column, Iterable) or (isinstance(column, torch.Tensor) and not column.ndim):
+            raise ArgumentError(
+                f"the batched function takes a list for each argument, one item for each example, and was given {_kind(column)}: write "
+                "`fl.batch(f)([x])`"
+            )
     lists = [list(column) for column in columns]
     lengths = [len(column) for column in lists]
     if len(set(lengths)) > 1:
@@ -307,11 +369,18 @@ def _lifted(recorder: Recorder, arg: Any) -> Any:
     return arg
 
 
-def _add_line(error: CellError, recorder: Recorder) -> None:
-    """Say where the operation that failed was called. All its calls are recorded alike, so only the first is known."""
-    line = recorder.signatures.line_of(error.op) if error.op is not None else None
-    if line is not None:
-        error.add_note(f"first called at {line}")
+def _add_line(error: Exception, recorder: Recorder) -> None:
+    """Say where the operation that failed was called. All its calls are recorded alike, so only the first is known, if it did not fail at
+    once."""
+    if isinstance(error, CellError):
+        line = None if error.op is None else recorder.signatures.line_of(error.op)
+        if line is not None:
+            error.add_note(f"first called at {line}")
+        return
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    users = [f"{file}:{line}" for file, line in frames if not is_machinery(file)]
+    if len(users) > 1:  # the outermost called fl.batch
+        error.add_note(f"at {users[-1]}")
 
 
 def _refuse_demand(function: object, _: object) -> None:

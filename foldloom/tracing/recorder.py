@@ -325,9 +325,8 @@ class Recorder:
         if not handle._value:
             return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
         rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
-        leaves: list[Any] = []
-        nesting = leaves_of(((rows,), {}), leaves)
-        known = self.signatures.of_function(torch.stack, nesting, leaves, rows)
+        nesting = leaves_of(((rows,), {}), [])
+        known = self.signatures.of_function(torch.stack, nesting, list(rows), rows)
         assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
         return self.add_node_of(known, rows)  # type: ignore[no-any-return]
 
@@ -336,8 +335,6 @@ class Recorder:
         if handle._type.ragged:
             return row_handles(self, handle)
         return list(self.call_function(torch.unbind, (handle,), None))
-
-    # ---- What handles ask.
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What handles stand for: see `Flushes.demand`."""

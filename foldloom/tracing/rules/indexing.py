@@ -208,3 +208,28 @@ def _for_all_rows(indices: torch.Tensor, block: torch.Tensor, dim: int) -> torch
     sizes = list(block.shape)
     sizes[dim] = shape[dim]
     return indices.reshape(shape).expand(sizes).to(torch.int64)
+
+
+_TABLE_OF: dict[Any, tuple[int, str]] = {
+    **dict.fromkeys(forms("index_select gather take cross_entropy nll_loss"), (0, "input")),
+    torch.nn.functional.embedding: (1, "weight"),
+    torch.embedding: (0, "weight"),
+    torch.Tensor.__getitem__: (0, "self"),
+    take: (0, "values"),
+}
+
+
+def table_size(call: Call) -> int | None:
+    """How many places there are that an index among the arguments may name, of functions that take one."""
+    place = _TABLE_OF.get(call.function)
+    table = argument(call, *place) if place is not None else None
+    if not isinstance(table, (Operand, torch.Tensor)) or not table.ndim:
+        return None
+    dim = argument(call, 1, "dim", 0)
+    sizes = _shape(table)
+    if call.function in _CLASS_LOSSES:
+        dim = min(1, len(sizes) - 1)
+    return sizes[dim if type(dim) is int else 0]
+
+
+_CLASS_LOSSES = frozenset(forms("cross_entropy nll_loss"))
