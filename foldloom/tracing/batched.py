@@ -16,6 +16,7 @@ from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.results import stack_values, stacked, template_of, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
+from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
@@ -46,7 +47,7 @@ class Batched(Generic[P, R, Results]):
 
     def __call__(self, *columns: Iterable[Any]) -> Results:
         """The results of the examples ``zip(*columns)``."""
-        examples = _examples(columns)
+        examples = examples_of(columns)
         outer = scope.recorder
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
@@ -85,7 +86,9 @@ class Batched(Generic[P, R, Results]):
     def run(self, planned: Planned) -> Results:
         """The results of a batch that was planned before, in this process or in another."""
         if not isinstance(planned, Planned):
-            raise ArgumentError(f"run takes a plan, and was given {_kind(planned)}: write `run(fl.plan(recordings))`")
+            raise ArgumentError(
+                f"run takes a plan, and was given {described(planned)}: write `run(fl.plan(recordings))`"
+            )
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
         return self._give_back(planned, blocks)  # type: ignore[no-any-return]
@@ -158,9 +161,9 @@ def batch(
     """
     if not callable(function):
         raise ArgumentError(
-            f"fl.batch takes a function or a module, and was given {_kind(function)}: write `fl.batch(f)(xs)`"
+            f"fl.batch takes a function or a module, and was given {described(function)}: write `fl.batch(f)(xs)`"
         )
-    return Batched(function, _scheduler(scheduler, ByDepth), stack, cells)
+    return Batched(function, scheduler_of(scheduler, ByDepth), stack, cells)
 
 
 @contextmanager
@@ -184,7 +187,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         )
     watch_modules()
     watch_functions()
-    recorder = Recorder(_scheduler(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
+    recorder = Recorder(scheduler_of(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
     mode = torch.is_grad_enabled(), autocast_state()
 
     def flush(_: object) -> None:
@@ -224,7 +227,7 @@ def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable
     """What `batch` must equal, computed the plain way: each example alone, in a loop. To check and to debug with."""
 
     def run(*columns: Sequence[Any]) -> Any:
-        results = [function(*args) for args in _examples(columns)]
+        results = [function(*args) for args in examples_of(columns)]
         return stack_values(results) if stack else results
 
     return run
@@ -240,7 +243,7 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
 
 def record_each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Recording]:
     """``record`` for each of the examples ``zip(*columns)``, which costs less than for one at a time."""
-    examples = _examples(columns)
+    examples = examples_of(columns)
     return split_recording(record_together(function, examples, 0)) if examples else []
 
 
@@ -279,47 +282,17 @@ def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) ->
     """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``."""
     if isinstance(recordings, Recording) or not isinstance(recordings, Iterable):
         raise ArgumentError(
-            f"fl.plan takes a list of recordings, and was given {_kind(recordings)}: write `fl.plan([recording])`"
+            f"fl.plan takes a list of recordings, and was given {described(recordings)}: write `fl.plan([recording])`"
         )
     recordings = list(recordings)
     for recording in recordings:
         if not isinstance(recording, Recording):
             raise ArgumentError(
-                f"fl.plan takes recordings, and was given {_kind(recording)}: write `fl.plan(fl.record_each(f, examples))`"
+                f"fl.plan takes recordings, and was given {described(recording)}: write `fl.plan(fl.record_each(f, examples))`"
             )
     if not recordings:
         raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
-    return prepare(merge_recordings(recordings), _scheduler(scheduler, ByDepth))
-
-
-def _scheduler(given: Scheduler | None, default: Callable[[], Scheduler]) -> Scheduler:
-    if given is None:
-        return default()
-    if not isinstance(given, Scheduler):
-        raise ArgumentError(
-            f"{given!r} is not a scheduler: write `scheduler=fl.ByDepth()`, `scheduler=fl.ByAgenda()` or `scheduler=fl.OneByOne()`"
-        )
-    return given
-
-
-def _kind(value: object) -> str:
-    return f"{value!r:.60} ({type(value).__name__})"
-
-
-def _examples(columns: Sequence[Iterable[Any]]) -> list[tuple[Any, ...]]:
-    if not columns:
-        raise ArgumentError("call the batched function with at least one list of arguments: fl.batch(f)(xs)")
-    for column in columns:
-        if not isinstance(column, Iterable) or (isinstance(column, torch.Tensor) and not column.ndim):
-            raise ArgumentError(
-                f"the batched function takes a list for each argument, one item for each example, and was given {_kind(column)}: write "
-                "`fl.batch(f)([x])`"
-            )
-    lists = [list(column) for column in columns]
-    lengths = [len(column) for column in lists]
-    if len(set(lengths)) > 1:
-        raise ArgumentError(f"the lists of arguments have different lengths {lengths}; every example needs one of each")
-    return list(zip(*lists, strict=True))
+    return prepare(merge_recordings(recordings), scheduler_of(scheduler, ByDepth))
 
 
 def _record_example(
@@ -379,7 +352,7 @@ def _add_line(error: Exception, recorder: Recorder) -> None:
         return
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     users = [f"{file}:{line}" for file, line in frames if not is_machinery(file)]
-    if len(users) > 1:  # the outermost called fl.batch
+    if users:
         error.add_note(f"at {users[-1]}")
 
 

@@ -366,8 +366,8 @@ class Recorder:
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle of this recorder stands for, if it is one."""
-        is_given = not handle._type.ragged and self.inputs.is_users_own(handle._value)
-        return self.inputs.tensor_of(handle._value) if is_given else None
+        own = not handle._type.ragged and self.inputs.is_users_own(handle._value)
+        return self.inputs.tensor_of(handle._value) if own else None
 
     def is_derived(self, value: object) -> bool:
         return self.derived.is_derived(value)

@@ -43,7 +43,22 @@ _NO_ANSWER = (
 
 
 _PRODUCTS = frozenset(
-    "linear matmul __matmul__ mm bmm mv dot addmm addmv baddbmm bilinear conv1d conv2d conv3d".split()
+    [
+        "linear",
+        "matmul",
+        "__matmul__",
+        "mm",
+        "bmm",
+        "mv",
+        "dot",
+        "addmm",
+        "addmv",
+        "baddbmm",
+        "bilinear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+    ]
 )
 
 
