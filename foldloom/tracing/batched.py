@@ -20,13 +20,12 @@ from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.interception.autograd_functions import watch_functions
+from foldloom.tracing.interception import watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
-from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.recorder import Recorder
-from foldloom.tracing.scope import autocast_state, in_mode, is_machinery, recording_into, scope, user_frame, user_line
+from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_frame, user_line
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
 P = ParamSpec("P")
@@ -52,8 +51,7 @@ class Batched(Generic[P, R, Results]):
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
-        watch_modules()
-        watch_functions()
+        watch_all()
         recorder = Recorder(self.scheduler, self.function, self.cells)
         fibers = Fibers(recorder.flushes.flush, noun="example")
         recorder.flushes.on_demand = fibers.park
@@ -185,10 +183,9 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         raise RecordingError(
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
-    watch_modules()
-    watch_functions()
+    watch_all()
     recorder = Recorder(scheduler_of(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
-    mode = torch.is_grad_enabled(), autocast_state()
+    mode = current_mode()
 
     def flush(_: object) -> None:
         # A value may be demanded within `torch.no_grad()`: everything is computed in the mode of the batch.
@@ -251,8 +248,7 @@ def record_together(
     function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int | None = None
 ) -> Recording:
     """One recording of several examples, which share nothing. ``first`` is the number of the first in its batch, if it is in one."""
-    watch_modules()
-    watch_functions()
+    watch_all()
     recorder = Recorder(ByDepth(), function)
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True

@@ -372,6 +372,9 @@ class Recorder:
     def is_derived(self, value: object) -> bool:
         return self.derived.is_derived(value)
 
+    def look_at_mode(self) -> None:
+        self.graph.autocast = True
+
     def where(self) -> str:
         return self.graph.where()
 

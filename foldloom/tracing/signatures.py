@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError, FoldloomError
@@ -21,7 +20,7 @@ from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.cells.nesting import Nesting
 from foldloom.tracing.functions.calls import call_of_template, name_of
-from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred
+from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred, with_names
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.lazy_tensor import LazyTensor, mark_of
 from foldloom.tracing.mutation.guards import Guards
@@ -30,7 +29,7 @@ from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.raising import may_raise
-from foldloom.tracing.scope import Mode, autocast_state, recording_paused, user_line
+from foldloom.tracing.scope import Mode, current_mode, recording_paused, user_line
 from foldloom.tracing.weights import DerivedWeights
 
 
@@ -102,7 +101,7 @@ class Signatures:
         self._derived = derived
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
         self._line_of_op: dict[Op, str] = {}
-        self._base_mode = self._mode = is_grad_enabled(), autocast_state()
+        self._base_mode = self._mode = current_mode()
         self._use_calls()
 
     def end(self) -> None:
@@ -113,9 +112,10 @@ class Signatures:
     # ---- Modes.
 
     def change_mode(self) -> None:
-        """Torch is in another mode than it was, or in one with autocast."""
-        mode = is_grad_enabled(), autocast_state()
+        """Torch is in another mode than it was, or in one that must be asked for at every call."""
+        mode = current_mode()
         if mode == self._mode:
+            self._use_calls()
             return
         if mode[0] and not self._base_mode[0]:
             raise ArgumentError(
@@ -127,7 +127,8 @@ class Signatures:
 
     def _use_calls(self) -> None:
         calls = self._calls_of_mode.setdefault(self._mode, {})
-        self._graph.set_calls(calls, self._mode[0], is_any_autocast_enabled())
+        is_usual = self._mode[2] is self._base_mode[2] and not is_any_autocast_enabled()
+        self._graph.set_calls(calls, self._mode[0], not is_usual)
 
     @property
     def has_gradients(self) -> bool:
@@ -200,6 +201,7 @@ class Signatures:
                 with recording_paused():
                     call = call_of_template(function, signature.template, signature.types, weights, ())
                     returned = ragged_returned(call)
+                    returned = returned and with_names(function, returned)
             except Exception as error:
                 self._add_note(error, signature)
                 raise
@@ -232,11 +234,11 @@ class Signatures:
             types,
             tuple([type_of(weight) for weight in weights]),
             self._mode,
-            torch.get_default_dtype(),
         )
         if key not in _returned:
             try:
-                _returned[key] = inferred(call_of_template(function, template, types, weights, ()))
+                returned = inferred(call_of_template(function, template, types, weights, ()))
+                _returned[key] = with_names(function, returned)
             except NeedsValuesError:
                 _returned[key] = None
             except Exception as error:

@@ -87,6 +87,17 @@ def inferred(call: Call) -> Returned:
     return Returned(nesting, types, shares_with, any(result is block for block in blocks))
 
 
+def with_names(function: Any, returned: Returned) -> Returned:
+    """Several results under the names that torch gives them (``max(0).values``), where they were found as a tuple."""
+    if type(returned.nesting) is not tuple or returned.nesting[0] is not tuple:
+        return returned
+    name = getattr(function, "__name__", "").removeprefix("linalg_")
+    for found in (getattr(torch.return_types, name, None), getattr(torch.return_types, f"linalg_{name}", None)):
+        if found is not None and found.n_fields == returned.nesting[1]:
+            return returned._replace(nesting=(found, *returned.nesting[1:]))
+    return returned
+
+
 def _operand_in_memory_of(tensor: torch.Tensor, blocks: Sequence[torch.Tensor]) -> int | None:
     memory = tensor.untyped_storage()._cdata
     return next((number for number, block in enumerate(blocks) if block.untyped_storage()._cdata == memory), None)

@@ -114,7 +114,8 @@ def set_each(call: Call) -> Batched | None:
     def run(*blocks: torch.Tensor) -> torch.Tensor:
         copy = blocks[values.number].clone()
         where = full if own is None else own(blocks)
-        copy[where] = aligned(blocks[value.number], ndim) if isinstance(value, Operand) else value
+        item = aligned(blocks[value.number], ndim) if isinstance(value, Operand) else value
+        copy[where] = item.to(copy.dtype) if isinstance(item, torch.Tensor) else item
         return copy
 
     return run
