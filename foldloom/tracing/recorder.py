@@ -40,8 +40,6 @@ from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
-_CONTAINERS = (tuple, list, dict)
-
 
 class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
@@ -105,7 +103,7 @@ class Recorder:
             if column is not None:
                 operands.append(graph.add_input(column, arg))
                 key.append(column.type)
-            elif isinstance(arg, _CONTAINERS):
+            elif isinstance(arg, (tuple, list, dict)):
                 done = zip(args, operands, key[1:], strict=False)
                 handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
                 return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
@@ -264,9 +262,9 @@ class Recorder:
                 operands.append(handle._value)
             if handle._depth > depth:
                 depth = handle._depth
-        types = known.output_types
         if not lengths:
             return self._add_node(known, operands, depth + 1)
+        types = known.output_types
         sizes = [rows if type.ragged else 1 for type in types]
         lengths += [rows for type in types if type.ragged]
         value = self.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
@@ -323,7 +321,7 @@ class Recorder:
         if not handle._type.ragged:
             return handle
         if not handle._value:
-            return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
+            return self.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
         rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
         nesting = leaves_of(((rows,), {}), [])
         known = self.signatures.of_function(torch.stack, nesting, list(rows), rows)
@@ -371,9 +369,6 @@ class Recorder:
 
     def is_derived(self, value: object) -> bool:
         return self.derived.is_derived(value)
-
-    def look_at_mode(self) -> None:
-        self.graph.autocast = True
 
     def where(self) -> str:
         return self.graph.where()

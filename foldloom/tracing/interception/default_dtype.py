@@ -16,7 +16,7 @@ _set: Any = torch.set_default_dtype
 def _set_and_tell(dtype: torch.dtype, /) -> None:
     _set(dtype)
     if scope.recorder is not None:
-        scope.recorder.look_at_mode()
+        scope.recorder.graph.autocast = True  # the next call looks at the mode
 
 
 def watch_default_dtype() -> None:

@@ -212,7 +212,7 @@ def _for_all_rows(indices: torch.Tensor, block: torch.Tensor, dim: int) -> torch
 
 
 _TABLE_OF: dict[Any, tuple[int, str]] = {
-    **dict.fromkeys(forms("index_select gather take cross_entropy nll_loss"), (0, "input")),
+    **dict.fromkeys(forms("index_select gather cross_entropy nll_loss"), (0, "input")),
     torch.nn.functional.embedding: (1, "weight"),
     torch.embedding: (0, "weight"),
     torch.Tensor.__getitem__: (0, "self"),
@@ -226,11 +226,12 @@ def table_size(call: Call) -> int | None:
     table = argument(call, *place) if place is not None else None
     if not isinstance(table, (Operand, torch.Tensor)) or not table.ndim:
         return None
-    dim = argument(call, 1, "dim", 0)
-    sizes = _shape(table)
-    if call.function in _CLASS_LOSSES:
-        dim = min(1, len(sizes) - 1)
-    return sizes[dim if type(dim) is int else 0]
+    if call.function in _ALONG_A_DIMENSION:
+        dim = argument(call, 1, "dim")
+    else:
+        dim = min(1, table.ndim - 1) if call.function in _CLASS_LOSSES else 0
+    return _shape(table)[dim] if type(dim) is int else None
 
 
+_ALONG_A_DIMENSION = frozenset(forms("index_select gather"))
 _CLASS_LOSSES = frozenset(forms("cross_entropy nll_loss"))
