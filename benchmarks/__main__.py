@@ -15,6 +15,7 @@ from benchmarks import (
     tree_lstm,
     views,
 )
+from benchmarks.fuzz import command as fuzz
 from benchmarks.peers import command as peers
 
 
@@ -34,6 +35,7 @@ def main() -> None:
         export,
         peers,
         quality,
+        fuzz,
     ):
         module.add_command(commands)
     options = parser.parse_args()

@@ -4,6 +4,7 @@
     ├── RecordingError          a call that cannot be recorded
     │   ├── ArgumentError       an argument that cannot be batched
     │   ├── ForeignValueError   a value of another batch, or of one that is over
+    │   ├── SharedStateError    examples change what others see, and their order would show
     │   └── ValueNotReadyError  a value was needed before the batch had run
     ├── CellError               a cell that failed or broke its contract
     │   ├── CellOutputError     it returned something other than tensors with the batch first
@@ -43,6 +44,10 @@ class ArgumentError(RecordingError, TypeError):
 
 
 class ForeignValueError(RecordingError):
+    pass
+
+
+class SharedStateError(RecordingError):
     pass
 
 

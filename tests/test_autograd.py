@@ -221,8 +221,9 @@ def test_a_batch_is_freed_when_its_results_are() -> None:
     gc.disable()
     try:
         result = fl.batch(lambda x: step(step(step(x))), stack=True)([torch.ones(2), torch.ones(2)])
+        # One more was made when the cell was tried, and went with what it returned then.
+        witnesses = [witness for witness in witnesses if witness() is not None]
         assert len(witnesses) == 3
-        assert all(witness() is not None for witness in witnesses)
         result.sum().backward()
         del result
         assert all(witness() is None for witness in witnesses), "the graph is part of a reference cycle"

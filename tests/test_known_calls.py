@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -240,14 +241,13 @@ def test_nothing_is_kept(program: Program) -> None:
 
 
 def test_without_the_compiled_part_everything_comes_to_the_same() -> None:
-    """A process that cannot import it records in Python alone."""
+    """A process with FOLDLOOM_NO_C=1 records and plans in Python alone."""
     script = """
-import sys
-sys.modules["foldloom.tracing._fast_path"] = None
 import torch, foldloom as fl
+from foldloom.planning import native
 from foldloom.tracing import fast_path
 from tests.test_known_calls import Program
-assert not fast_path.is_compiled
+assert not fast_path.is_compiled and native.planning is None
 torch.manual_seed(0)
 program = Program().double()
 words = [1, 2, 3, 2]
@@ -261,5 +261,12 @@ torch.testing.assert_close(losses, alone)
 torch.testing.assert_close(grads, [weight.grad for weight in program.parameters()])
 print("the same")
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "FOLDLOOM_NO_C": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.strip() == "the same", done.stderr

@@ -856,10 +856,10 @@ def test_random_numbers_belong_to_the_fiber() -> None:
 def no_fiber_left_behind() -> Iterator[None]:
     """No fiber is left afterwards."""
     gc.collect()
-    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers._Fiber}
+    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers.Fiber}
     yield
     gc.collect()
-    left = [thing for thing in gc.get_objects() if type(thing) is fibers._Fiber and id(thing) not in before]
+    left = [thing for thing in gc.get_objects() if type(thing) is fibers.Fiber and id(thing) not in before]
     assert not any(left)
 
 
@@ -882,7 +882,7 @@ def test_an_exception_is_raised_with_the_example_and_the_users_line(waits: bool)
             fl.batch(function)(vectors(5), list(range(5)))
         assert caught.value.__notes__ == ["in example 2"]
         assert caught.traceback[-1].name == "function"
-        assert sorted(ended) == (list(range(5)) if waits else [0, 1, 2])
+        assert ended == [0, 1, 2]  # a list that examples share: they run one at a time, as in a loop
         del caught
 
 
@@ -1780,8 +1780,6 @@ def test_subtle_cases(name: str) -> None:
 NO_TENSOR = "refused: a value is no tensor"
 FAULTS: dict[str, tuple[str, Callable[[torch.Tensor], Any]]] = {
     "default dtype of a quotient": ("it runs later, with the default dtype that holds then", _quotient_by_default),
-    "requires_grad": ("always true", lambda x: (x.detach().requires_grad, torch.zeros(1).requires_grad)),
-    "grad_fn": ("always None", lambda x: x.grad_fn is None),
     "isinstance": ("a value is no torch.Tensor", lambda x: (isinstance(x, torch.Tensor), torch.is_tensor(x))),
     "repr": ("a list of values prints without them", lambda x: str([x.detach()[0]])),
     "vmap": (NO_TENSOR, torch.vmap(lambda row: row * 2)),

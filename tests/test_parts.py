@@ -181,15 +181,14 @@ def test_after_a_part_has_failed_what_was_computed_before_can_be_had() -> None:
 
 
 def test_handles_of_a_batch_that_failed_do_not_give_what_was_never_computed() -> None:
-    kept: list[torch.Tensor] = []
-
-    def function(x: torch.Tensor) -> int:
+    def function(x: torch.Tensor, kept: list[torch.Tensor]) -> int:
         kept.extend([x.sin(), small(x)])
         return int(kept[-1])
 
+    kept: list[list[torch.Tensor]] = [[], []]
     with pytest.raises(CellError, match="too much"):
-        fl.batch(function)([torch.tensor(0.0), torch.tensor(7.0)])
-    for value in kept:
+        fl.batch(function)([torch.tensor(0.0), torch.tensor(7.0)], kept)
+    for value in [*kept[0], *kept[1]]:
         with pytest.raises(RecordingError, match="has failed"):
             float(value)
 

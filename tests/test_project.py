@@ -29,6 +29,7 @@ def test_public_names() -> None:
             "lazy_imports",
             "models",
             "planning",
+            "pytrees",
             "runtime",
             "tasks",
             "tracing",

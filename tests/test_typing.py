@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = '''
+PROGRAM = """
 import torch
 
 import foldloom as fl
@@ -24,7 +24,7 @@ reveal_type(fl.batch(length).function)
 reveal_type(fl.batch(torch.nn.Linear(2, 2))([torch.ones(2)]))
 fl.batch(length, scheduler="by-depth")
 fl.batch(3)
-'''
+"""
 
 REVEALED = [
     "list[tuple[int, float]]",

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from foldloom.pytrees import map_items
+
 
 class Copyable(ABC):
     @abstractmethod
@@ -31,12 +33,8 @@ class Fresh:
         self._copies: dict[int, Any] = {}
 
     def __call__(self, value: Any) -> Any:
-        if type(value) is list:
-            return [self(item) for item in value]
-        if type(value) is tuple:
-            return tuple([self(item) for item in value])
-        if isinstance(value, dict):
-            return type(value)((key, self(item)) for key, item in value.items())
+        if isinstance(value, (list, tuple, dict)):
+            return map_items(value, self)
         if isinstance(value, Copyable):
             return self._block(value)
         if isinstance(value, torch.nn.Module):

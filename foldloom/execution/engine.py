@@ -14,7 +14,7 @@ import torch
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
 from foldloom.execution.failures import Failures
-from foldloom.execution.kernels import without_drawing
+from foldloom.execution.kernels import is_only_thread, without_drawing
 from foldloom.execution.observer import observing
 from foldloom.execution.reach import Reach
 from foldloom.execution.run import Outputs
@@ -158,7 +158,7 @@ def execute(
         ]
     ops, shared_ops = planned.plan.ops, sorted(planned.shared_ops)
     nobody_draws: AbstractContextManager[None] = nullcontext()
-    if shared_ops and all(op.is_input or op.repeatable for op in ops):
+    if shared_ops and is_only_thread() and all(op.is_input or op.repeatable for op in ops):
         nobody_draws = without_drawing([ops[number].label for number in shared_ops], device)
     elif shared_ops:
         kernels = [k.without_drawing(device) if k and n in planned.shared_ops else k for n, k in enumerate(kernels)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from foldloom.errors import CellError, CellOutputError
 from foldloom.graph import Op, Type
@@ -54,8 +56,12 @@ class Kernel:
         """The same for members that stand for several each, which would all get the same random numbers."""
 
         def call(*operands: Any) -> Sequence[Any]:
-            with without_drawing([self.op.label], device):
-                return self.call(*operands)
+            before = random_state(device)
+            outputs = self.call(*operands)
+            # Another thread may have drawn: then it takes a closer look.
+            if not torch.equal(random_state(device), before) and (is_only_thread() or draws(self.call, operands)):
+                raise _drawn([self.op.label])
+            return outputs
 
         kernel = copy.copy(self)
         kernel.call = call
@@ -84,10 +90,36 @@ def without_drawing(labels: Sequence[str], device: torch.device) -> Iterator[Non
     before = random_state(device)
     yield
     if not torch.equal(random_state(device), before):
-        raise CellError(
-            f"random numbers were drawn where {' and '.join(labels)} compute once what is asked several times: a cell that drew none "
-            "when it was recorded draws them now. Record its examples anew"
-        )
+        raise _drawn(labels)
+
+
+def is_only_thread() -> bool:
+    """Whether a change of the random state must be of our own making."""
+    return threading.active_count() == 1
+
+
+def draws(call: Callable[..., Any], operands: Sequence[Any]) -> bool:
+    """Whether a function asks for random numbers, by the operations that it calls."""
+    with torch.no_grad(), _Draws() as mode:
+        call(*operands)
+    found: bool = mode.found
+    return found
+
+
+class _Draws(TorchDispatchMode):
+    found: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.found = True
+        return func(*args, **(kwargs or {}))
+
+
+def _drawn(labels: Sequence[str]) -> CellError:
+    return CellError(
+        f"random numbers were drawn where {' and '.join(labels)} compute once what is asked several times: a cell that drew none "
+        "when it was recorded draws them now. Record its examples anew"
+    )
 
 
 def member_of(operand: torch.Tensor | Ragged, member: int) -> torch.Tensor | Ragged:

@@ -1,13 +1,10 @@
 """The results of a batch, given back in the nesting in which the examples returned them.
 
-Recording leaves a *template* of each result: the result itself with `OUTPUT` in place of every computed tensor, and an
-`OutputRun` in place of a list of nothing else. Outputs are numbered in the order in which a template is walked: depth
-first, items in order, the keys of a dict sorted so that two dicts of equal keys agree.
+Recording leaves of each result what is not computed: a template, or the result itself, to be filled where it stands (`pytrees`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -18,63 +15,44 @@ import torch
 from foldloom.errors import StackError
 from foldloom.graph import Ints, starts_of
 from foldloom.graph.ragged import Ragged
-from foldloom.graph.recording import OUTPUT, Output, OutputRun, filled, is_plain_list, map_items, sorted_keys
 from foldloom.planning.plans import Plan
+from foldloom.pytrees import Kind, Node, Output, OutputRun, Template, fill, keep_whole, kind_of, template_of
+
+keep_whole(torch.Tensor, torch.nn.Module)
 
 
-def template_of(result: Any, kind: type | tuple[type, ...], outputs: list[Any]) -> Any:
-    """Take the outputs, which are of the given kind, out of a result; what is left is its template."""
-    if isinstance(result, kind):
-        outputs.append(result)
-        return OUTPUT
-    # The states of all nodes of a tree, or of all words of a sentence: worth looking at by types, not one by one.
-    if type(result) is list and result and all(issubclass(item, kind) for item in set(map(type, result))):
-        outputs += result
-        return OutputRun(len(result))
-    if is_plain_list(result):
-        return list(result)
-    return map_items(result, lambda item: template_of(item, kind, outputs))
+def unstacked(
+    plan: Plan,
+    rows: Sequence[Sequence[torch.Tensor]],
+    templates: Sequence[Any],
+    requires_grad: Sequence[bool] | None = None,
+) -> list[Any]:
+    """The result of each example, from the rows of the plan's outputs.
+
+    Outputs that do not require grad are detached from those with which they share an arena.
+    """
+    places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
+    tensors = rows[0] if len(rows) == 1 else [rows[block][row] for block, row in places]
+    if requires_grad is not None and not all(requires_grad):
+        tensors = [tensor if needs else tensor.detach() for tensor, needs in zip(tensors, requires_grad, strict=True)]
+    return fill(templates, tensors)
 
 
-def unstacked(plan: Plan, rows: Sequence[Sequence[torch.Tensor]], templates: Sequence[Any]) -> list[Any]:
-    """The result of each example, from the rows of the plan's outputs."""
-    if len(rows) == 1:
-        tensors = iter(rows[0])
-    else:
-        places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
-        tensors = iter([rows[block][row] for block, row in places])
-    return [filled(template, tensors) for template in templates]
-
-
-def stacked(plan: Plan, blocks: Sequence[torch.Tensor], templates: Sequence[Any]) -> Any:
+def stacked(
+    plan: Plan,
+    blocks: Sequence[torch.Tensor],
+    templates: Sequence[Template],
+    requires_grad: Sequence[bool] | None = None,
+) -> Any:
     """One result in the nesting of an example's, each tensor stacked over the examples and each list a Ragged."""
-    return _PlannedStacker(plan, blocks).stack_examples(templates)
+    return _PlannedStacker(plan, blocks, requires_grad).stack_examples(templates)
 
 
-def stack_values(results: Sequence[Any], kind: type | tuple[type, ...] = torch.Tensor) -> Any:
+def stack_values(results: Sequence[Any], leaf: type | tuple[type, ...] = torch.Tensor) -> Any:
     """The same for results that hold their tensors already, as examples run one by one do, or values that stand for tensors."""
-    outputs: list[torch.Tensor] = []
-    templates = [template_of(result, kind, outputs) for result in results]
-    return _GivenStacker(outputs).stack_examples(templates)
-
-
-def _items(template: Any) -> list[Any]:
-    if isinstance(template, (tuple, list)):
-        return list(template)
-    if isinstance(template, dict):
-        return [template[key] for key in sorted_keys(template)]
-    if dataclasses.is_dataclass(template) and not isinstance(template, type):
-        return [getattr(template, field.name) for field in dataclasses.fields(template) if field.init]
-    return []
-
-
-def _size(template: Any) -> int:
-    """How many outputs a template holds."""
-    if template is OUTPUT:
-        return 1
-    if type(template) is OutputRun:
-        return template.length
-    return sum(map(_size, _items(template)))
+    found = [template_of(result, leaf) for result in results]
+    outputs = [output for _, outputs in found for output in outputs]
+    return _GivenStacker(outputs).stack_examples([template for template, _ in found])
 
 
 class _Stacker(ABC):
@@ -84,70 +62,78 @@ class _Stacker(ABC):
     def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
         """The outputs of these numbers as one tensor."""
 
-    def stack_examples(self, templates: Sequence[Any]) -> Any:
+    def stack_examples(self, templates: Sequence[Template]) -> Any:
         if not templates:
             raise StackError(
                 "an empty batch has no result whose nesting could be kept: check `if examples:` before stacking"
             )
-        sizes = np.array([_size(template) for template in templates], np.int64)
-        return self.stack(templates, starts_of(sizes), "result")
+        starts = starts_of(np.array([template.count for template in templates], np.int64))
+        return self.stack([template.root for template in templates], starts, "result")
 
     def stack(self, templates: Sequence[Any], starts: Ints, path: str) -> Any:
-        """Stack templates whose outputs begin at the given numbers."""
+        """Stack templates; the outputs of the example that each is of begin at the given numbers."""
         first = templates[0]
-        if all(isinstance(template, (list, OutputRun)) for template in templates):
+        if all(map(_is_list, templates)):
             return self._stack_lists(templates, starts, path)
-        if any(type(template) is not type(first) for template in templates):
-            kinds = sorted({_kind(template) for template in templates})
+        if any(_class_of(template) is not _class_of(first) for template in templates):
+            kinds = sorted({_told(template) for template in templates})
             raise StackError(
                 f"{path} is {' in one example and '.join(kinds)} in another; stack=True needs one nesting for all examples. "
                 "Return the same structure from every example, or call fl.batch without stack=True"
             )
-        if first is OUTPUT:
-            return self.leaf(starts, path)
+        if isinstance(first, Output):
+            return self.leaf(starts + np.array([template.number for template in templates], np.int64), path)
         if isinstance(first, (bool, int, float)):
             return torch.tensor(templates)
         if isinstance(first, torch.Tensor):
             return _stack_tensors(templates, path)
-        items = [_items(template) for template in templates]
-        if not items[0] and not isinstance(first, (tuple, dict)):
+        if not isinstance(first, (Node, OutputRun, tuple)):
             return list(templates)
-        if isinstance(first, dict) and any(template.keys() != first.keys() for template in templates):
-            raise StackError(f"{path} has different keys in different examples; stack=True needs the same keys in all")
-        if any(len(item) != len(items[0]) for item in items):
+        return self._stack_containers([_node(template) for template in templates], starts, path)
+
+    def _stack_containers(self, nodes: Sequence[Node], starts: Ints, path: str) -> Any:
+        first = nodes[0]
+        kind = _kind(first.cls)
+        if issubclass(first.cls, (set, frozenset)):
+            raise StackError(f"{path} is a set, which has no order to stack it in; return a tuple, a list or a dict")
+        keys = _keys(first)
+        if any(len(node.items) != len(keys) for node in nodes) and issubclass(first.cls, tuple):
             raise StackError(
                 f"{path} is a tuple of different lengths in different examples; return a list, which stack=True makes a Ragged"
             )
-        names = [f"{path}{_step_name(first, position)}" for position in range(len(items[0]))]
-        children = []
-        for position, name in enumerate(names):
-            column = [item[position] for item in items]
-            children.append(self.stack(column, starts, name))
-            starts = starts + np.array([_size(template) for template in column], np.int64)
-        remaining = iter(children)
-        return map_items(first, lambda _: next(remaining))
+        rows = [_items_by_key(node, keys) for node in nodes]
+        if any(row is None for row in rows):
+            raise StackError(f"{path} has different keys in different examples; stack=True needs the same keys in all")
+        columns = zip(keys, zip(*rows, strict=True), strict=True)
+        entries = [(key, self.stack(column, starts, f"{path}{_step(kind, key)}")) for key, column in columns]
+        return kind.make(first.cls, first.extra, entries)
 
     def _stack_lists(self, templates: Sequence[Any], starts: Ints, path: str) -> Any:
-        expanded = [template if isinstance(template, list) else None for template in templates]
+        """A list is ragged, of whatever class: what has a row for each of its items has no other form."""
         lengths = np.array([_length(template) for template in templates], np.int64)
-        if not any(expanded):
-            numbers = np.arange(int(lengths.sum())) + np.repeat(starts - starts_of(lengths), lengths)
+        starts = np.repeat(starts, lengths)
+        if all(isinstance(template, OutputRun) or not template.items for template in templates):
+            firsts = np.array([getattr(template, "first", 0) for template in templates], np.int64)
+            within = np.arange(len(starts)) - np.repeat(starts_of(lengths), lengths)
+            numbers = starts + np.repeat(firsts, lengths) + within
             values = self.leaf(numbers, f"{path}[...]") if len(numbers) else torch.empty(0)
             return Ragged(values, torch.from_numpy(lengths))
-        elements = [item for template in templates for item in _elements(template)]
-        sizes = np.array([_size(element) for element in elements], np.int64)
-        first_element = starts_of(lengths)
-        # Elements of one example follow each other; each example begins where its own outputs do.
-        within = starts_of(sizes) - np.repeat(starts_of(sizes)[np.minimum(first_element, len(sizes) - 1)], lengths)
-        values = self.stack(elements, np.repeat(starts, lengths) + within, f"{path}[...]")
-        return _ragged(values, torch.from_numpy(lengths), path)
+        elements = [item for template in templates for item in _node(template).items]
+        return _ragged(self.stack(elements, starts, f"{path}[...]"), torch.from_numpy(lengths), path)
 
 
 class _PlannedStacker(_Stacker):
-    def __init__(self, plan: Plan, blocks: Sequence[torch.Tensor]) -> None:
+    def __init__(self, plan: Plan, blocks: Sequence[torch.Tensor], requires_grad: Sequence[bool] | None) -> None:
         self._plan, self._blocks = plan, blocks
+        self._requires_grad = None if requires_grad is None else np.array(requires_grad, np.bool_)
 
     def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
+        tensor = self._taken(numbers, path)
+        if self._requires_grad is None or self._requires_grad[numbers].any():
+            return tensor
+        return tensor.detach()
+
+    def _taken(self, numbers: Ints, path: str) -> torch.Tensor:
         """A view of the block they stand in, where they are evenly spaced."""
         blocks = self._plan.block_of_output[numbers]
         rows = self._plan.row_of_output[numbers]
@@ -195,24 +181,60 @@ def _ragged(values: Any, lengths: torch.Tensor, path: str) -> Any:
     if isinstance(values, list):
         ends = lengths.cumsum(0).tolist()
         return [values[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
-    return map_items(values, lambda item: _ragged(item, lengths, path))
+    kind = kind_of(type(values))
+    if kind is None:
+        return values
+    entries = [(key, _ragged(item, lengths, path)) for key, item in kind.entries(values)]
+    return kind.make(type(values), kind.extra(values), entries)
 
 
-def _elements(template: Any) -> list[Any]:
-    return [OUTPUT] * template.length if type(template) is OutputRun else template
+def _kind(cls: type) -> Kind:
+    kind = kind_of(cls)
+    assert kind is not None, "only containers become nodes"
+    return kind
 
 
-def _length(template: Any) -> int:
-    return template.length if type(template) is OutputRun else len(template)
+def _class_of(template: Any) -> type:
+    return template.cls if isinstance(template, (Node, OutputRun)) else type(template)
 
 
-def _kind(template: Any) -> str:
-    return "a tensor" if isinstance(template, Output) else f"a {type(template).__name__}".replace("OutputRun", "list")
+def _is_list(template: Any) -> bool:
+    return isinstance(template, (Node, OutputRun)) and _kind(template.cls).is_list
 
 
-def _step_name(container: Any, position: int) -> str:
-    if isinstance(container, dict):
-        return f"[{sorted_keys(container)[position]!r}]"
-    if dataclasses.is_dataclass(container):
-        return "." + [field.name for field in dataclasses.fields(container) if field.init][position]
-    return f"[{position}]"
+def _node(template: Any) -> Node:
+    """A container with its items one by one."""
+    if isinstance(template, Node):
+        return template
+    if isinstance(template, tuple):  # without outputs, it stands for itself
+        kind = _kind(type(template))
+        keys, items = zip(*kind.entries(template), strict=True) if template else ((), ())
+        # Sizes have nothing but numbers in them, which become tensors.
+        return Node(tuple if type(template) is torch.Size else type(template), kind.extra(template), keys, items)
+    numbers = range(template.first, template.first + template.length)
+    return Node(template.cls, None, range(template.length), [Output(number) for number in numbers])
+
+
+def _length(template: Node | OutputRun) -> int:
+    return template.length if isinstance(template, OutputRun) else len(template.items)
+
+
+def _keys(node: Node) -> Sequence[Any]:
+    return range(len(node.items)) if node.keys is None else node.keys
+
+
+def _items_by_key(node: Node, keys: Sequence[Any]) -> Sequence[Any] | None:
+    """The items in the order of the keys; None if the keys are others."""
+    own = _keys(node)
+    if list(own) == list(keys):
+        return node.items
+    by_key = dict(zip(own, node.items, strict=True))
+    return [by_key[key] for key in keys] if by_key.keys() == set(keys) else None
+
+
+def _told(template: Any) -> str:
+    return "a tensor" if isinstance(template, Output) else f"a {_class_of(template).__name__}"
+
+
+def _step(kind: Kind, key: Any) -> str:
+    return f".{key}" if kind.is_object else f"[{key!r}]"

@@ -22,6 +22,7 @@ from foldloom.execution.again import Made
 from foldloom.execution.buffers import Buffers
 from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error, out_of_range
 from foldloom.execution.gc_pause import gc_paused
+from foldloom.execution.interrupts import check_interrupts, pending
 from foldloom.execution.kernels import Kernel, describe
 from foldloom.execution.reach import Members
 from foldloom.execution.weight_grads import weight_grads_once
@@ -107,6 +108,8 @@ def _call(
     lengths: Ints | None,
     failures: Failures | None,
 ) -> Sequence[torch.Tensor]:
+    if pending:
+        check_interrupts()
     try:
         outputs = kernel.call(*operands)
         if kernel.is_ragged:

@@ -16,6 +16,7 @@ ordinary. A backward pass that is itself recorded takes the ordinary products to
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
+
+from foldloom.pytrees import map_leaves
 
 ENOUGH_ROWS = 256
 """Factors are held until they have this many rows: from there on, a larger product is no faster per row."""
@@ -35,7 +37,24 @@ NARROW_STEP = 64
 """From this many rows on, a step's own product is as fast per row as a collected one, and needs no note."""
 
 swapping = threading.RLock()
-"""Held while anything stands in for weights."""
+"""Held while anything stands in for weights, and by whoever must see modules as they are."""
+
+_standing: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+"""The weights that something stands in for now."""
+
+
+def _after_fork() -> None:
+    """The thread that was to put weights back may not go on in the child."""
+    if swapping._is_owned():  # type: ignore[attr-defined]
+        return
+    swapping._at_fork_reinit()  # type: ignore[attr-defined]
+    while _standing:
+        owner, name, weight = _standing.pop()
+        owner._parameters[name] = weight
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
@@ -46,7 +65,7 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         return
     # Modules are shared by all threads, and a second run must not take the first one's stand-ins for weights.
     with swapping:
-        swapped: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+        first = len(_standing)
         stand_in: dict[int, LateWeight] = {}
         try:
             for owner in {id(child): child for module in modules for child in module.modules()}.values():
@@ -59,12 +78,13 @@ def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
                         and weight.ndim == 2
                         and weight.numel() >= LARGE_WEIGHT
                     ):
-                        swapped.append((owner, name, weight))
+                        _standing.append((owner, name, weight))
                         late = stand_in.setdefault(id(weight), LateWeight(weight))
                         owner._parameters[name] = late  # type: ignore[assignment]
             yield
         finally:
-            for owner, name, weight in swapped:
+            while len(_standing) > first:
+                owner, name, weight = _standing.pop()
                 owner._parameters[name] = weight
 
 
@@ -72,11 +92,14 @@ class LateWeight(torch.Tensor):
     """Stands for a weight matrix while a plan runs."""
 
     weight: torch.nn.Parameter
+    thread: int
+    """The one in which it stands for the weight. In others nothing should be known of it."""
     uses: dict[Any, tuple[_Ledger, torch.Tensor, Sequence[torch.Tensor]]]
 
     def __new__(cls, weight: torch.nn.Parameter) -> LateWeight:
         late: LateWeight = torch.Tensor._make_subclass(cls, weight.detach(), weight.requires_grad)
         late.weight = weight
+        late.thread = threading.get_ident()
         late.uses = {}
         return late
 
@@ -93,7 +116,7 @@ class LateWeight(torch.Tensor):
             result = use(*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
-        plain_args, plain_kwargs = tree_map_only(LateWeight, _weight_of, (tuple(args), kwargs or {}))
+        plain_args, plain_kwargs = map_leaves((tuple(args), kwargs or {}), _weight_of)
         return func(*plain_args, **plain_kwargs)
 
     def tap(self, key: Any, ledger: _Ledger, *tensors: torch.Tensor) -> tuple[_Ledger, torch.Tensor]:
@@ -103,8 +126,8 @@ class LateWeight(torch.Tensor):
         return self.uses[key][:2]
 
 
-def _weight_of(late: LateWeight) -> torch.nn.Parameter:
-    return late.weight
+def _weight_of(leaf: Any) -> Any:
+    return leaf.weight if isinstance(leaf, LateWeight) else leaf
 
 
 def _transforming() -> bool:

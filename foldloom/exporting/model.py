@@ -21,7 +21,7 @@ from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.portable import NotPortableError
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
-from foldloom.runtime.results import filled, requested
+from foldloom.runtime.results import Requested, requested
 from foldloom.tracing import record
 from foldloom.tracing.cells.core import find_cell
 from foldloom.tracing.kernels import is_function
@@ -50,11 +50,11 @@ class StaticBatch(NamedTuple):
     """A batch of examples as inputs of a static graph, and the places of its results in the outputs."""
 
     tensors: tuple[torch.Tensor, ...]
-    places: list[Any]
+    places: list[Requested]
 
     def results(self, outputs: Sequence[torch.Tensor]) -> list[Any]:
         """The result of each example from the outputs of the graph, differentiable."""
-        return [filled(place, outputs) for place in self.places]
+        return [place.filled(outputs) for place in self.places]
 
 
 class StaticModel:

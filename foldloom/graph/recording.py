@@ -6,8 +6,7 @@ that were given but no weights: cells are named, not held.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -26,7 +25,7 @@ Column = npt.NDArray[Any] | tuple[Any, ...]
 @dataclass(frozen=True, eq=False)
 class Recording:
     """``inputs`` has a column for each input op of the graph, in the order of ``graph.ops``; ``results`` has, for each example,
-    its result with an `Output` in place of every tensor."""
+    its result without its tensors, as a template (`pytrees`)."""
 
     graph: Graph
     inputs: tuple[Column, ...]
@@ -48,76 +47,6 @@ def refuse_tracked(ops: Sequence[Op]) -> None:
                 f"a recording that was given a tensor that needs gradients ({op.outputs[0]}) cannot be sent to another process. "
                 "Use the tensor inside a cell instead of passing it to one, or pass `tensor.detach()`"
             )
-
-
-class Output:
-    """Stands in a result where a computed tensor will be: the next of the graph's outputs."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> str:
-        return "OUTPUT"
-
-    def __repr__(self) -> str:
-        return "<output>"
-
-
-OUTPUT = Output()
-
-
-class OutputRun:
-    """A list of computed tensors."""
-
-    __slots__ = ("length",)
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __repr__(self) -> str:
-        return f"<{self.length} outputs>"
-
-
-def filled(template: Any, outputs: Iterator[Any]) -> Any:
-    """A template with its outputs in place."""
-    if template is OUTPUT:
-        return next(outputs)
-    if type(template) is OutputRun:
-        return [next(outputs) for _ in range(template.length)]
-    if is_plain_list(template):
-        return list(template)
-    return map_items(template, lambda item: filled(item, outputs))
-
-
-_PLAIN = frozenset((bool, int, float, str, type(None)))
-
-
-def is_plain_list(value: Any) -> bool:
-    """Whether it is a list of nothing but numbers and words, the heads of a sentence's words say: no need to look at each of them."""
-    return type(value) is list and _PLAIN.issuperset(map(type, value))
-
-
-def map_items(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A container with each item replaced; anything else as it is."""
-    if value is None:
-        return None
-    if isinstance(value, tuple):
-        items = [function(item) for item in value]
-        return tuple(items) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*items)
-    if isinstance(value, list):
-        return [function(item) for item in value]
-    if isinstance(value, dict):
-        if len(value) < 2:
-            return {key: function(item) for key, item in value.items()}
-        done = {key: function(value[key]) for key in sorted_keys(value)}
-        return {key: done[key] for key in value}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: function(getattr(value, name)) for name in fields})
-    return value
-
-
-def sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
-    return sorted(mapping, key=repr)
 
 
 def merge_recordings(recordings: Sequence[Recording]) -> Recording:

@@ -699,6 +699,56 @@ done:
     return result;
 }
 
+/* ---- Which values require grad. See tracing/histories.py. */
+
+#define ALWAYS (-2)
+#define IF_ANY (-1)
+#define MOST_SLOTS 62 /* operands that have a bit of their own */
+
+static PyObject *histories(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *ops, *rule_column, *op_column, *operand_column, *length_column, *flag_bytes, *result = NULL;
+    long long first_value;
+    if (!PyArg_ParseTuple(args, "OOOOOO!L", &ops, &rule_column, &op_column, &operand_column, &length_column, &PyByteArray_Type,
+                          &flag_bytes, &first_value))
+        return NULL;
+    Taken taken = {0};
+    Graph graph;
+    Column operands, rules;
+    if (take_graph(&taken, ops, op_column, length_column, &graph) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
+        take_column(&taken, rule_column, &rules) < 0)
+        goto done;
+    char *flags = PyByteArray_AS_STRING(flag_bytes);
+    int64_t value = first_value, end = first_value + graph.values[graph.nodes];
+    if (operands.size != graph.operands[graph.nodes] || rules.size != graph.out.first[graph.ops] || first_value < 0 ||
+        PyByteArray_GET_SIZE(flag_bytes) < end || !are_below(operands, 0, end, "operand")) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "columns of a graph do not fit each other");
+        goto done;
+    }
+    for (Py_ssize_t node = 0; node < graph.nodes; node++) {
+        int64_t op = graph.op_of_node.at[node], operand = graph.operands[node], length = graph.length[node];
+        uint64_t found = 0;
+        for (int64_t slot = 0, type = graph.in.first[op]; type < graph.in.first[op + 1]; slot++, type++) {
+            int64_t rows = graph.in.ragged[type] ? graph.lengths.at[length++] : 1;
+            for (; rows > 0; rows--)
+                if (flags[operands.at[operand++]])
+                    found |= (uint64_t)1 << (slot < MOST_SLOTS ? slot : MOST_SLOTS);
+        }
+        for (int64_t type = graph.out.first[op]; type < graph.out.first[op + 1]; type++) {
+            int64_t rule = rules.at[type], rows = graph.out.ragged[type] ? graph.lengths.at[length++] : 1;
+            char requires_grad = rule == ALWAYS || (rule == IF_ANY ? found != 0 : (found & (uint64_t)rule) != 0);
+            for (; rows > 0; rows--)
+                flags[value++] = requires_grad;
+        }
+    }
+    result = Py_NewRef(Py_None);
+done:
+    give_back(&taken);
+    return result;
+}
+
 /* ---- Batches that run in parts. See tracing/flush.py. */
 
 /* The numbers below a bound that are in use, as bits. After `count_used`, the rank of each among them. */
@@ -1109,6 +1159,7 @@ static PyMethodDef functions[] = {
     {"by_agenda", by_agenda, METH_VARARGS, "The step of every node, -1 for inputs."},
     {"arrange", arrange, METH_VARARGS, "The nodes run after run, and the operands of all runs slot by slot."},
     {"lay_out", lay_out, METH_VARARGS, "Where every value lives, and what steps and outputs read and write."},
+    {"histories", histories, METH_VARARGS, "Whether each value requires grad, from those of the operands and the rules of ops."},
     {"cut", cut, METH_VARARGS, "What is to be computed now, as columns of a graph of its own, and what is left."},
     {NULL},
 };

@@ -38,6 +38,16 @@ def lay_out(
     input_runs: int,
     /,
 ) -> tuple[tuple[bytearray, ...], list[Any], list[Any], list[Any]]: ...
+def histories(
+    ops: tuple[Op, ...],
+    rules: Ints,
+    op_of_node: Ints,
+    operands: Ints,
+    lengths: Ints,
+    flags: bytearray,
+    first_value: int,
+    /,
+) -> None: ...
 def cut(
     ops: list[Op],
     op_of_node: Ints,

@@ -15,7 +15,7 @@ from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.program import BlockProgram
 from foldloom.runtime.recorder import Cell, Recorder
 from foldloom.runtime.recordings import replayed
-from foldloom.runtime.results import filled, requested
+from foldloom.runtime.results import Requested, requested
 from foldloom.runtime.sessions import session_of
 
 _RECURSION_LIMIT = 200_000
@@ -30,11 +30,11 @@ class Batch(NamedTuple):
 
     feeds: dict[str, Array]
     """The inputs of the file by name, in order."""
-    places: list[Any]
+    places: list[Requested]
 
     def results(self, outputs: Sequence[Any]) -> list[Any]:
         """The result of each example, from the outputs of the file in order: arrays or tensors."""
-        return [filled(place, outputs) for place in self.places]
+        return [place.filled(outputs) for place in self.places]
 
 
 class Model:

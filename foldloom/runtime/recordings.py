@@ -10,7 +10,8 @@ import numpy as np
 
 from foldloom.errors import ExportedFileError
 from foldloom.graph import Graph, Op, Type
-from foldloom.graph.recording import Recording, filled
+from foldloom.graph.recording import Recording
+from foldloom.pytrees import fill
 from foldloom.runtime.description import Description, OpOf, TypeOf
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.results import Rows
@@ -48,8 +49,7 @@ def replayed(recording: Recording, recorder: Recorder) -> list[Any]:
             rows = [[values[next(operands)] for _ in range(next(lengths) if type.ragged else 1)] for type in op.inputs]
             made = recorder.call_ragged(number, rows, [next(lengths) if type.ragged else 1 for type in op.outputs])
             values += [row for output in made for row in output]
-    outputs = iter([values[value] for value in graph.outputs.tolist()])
-    return [filled(template, outputs) for template in recording.results]
+    return fill(recording.results, [values[value] for value in graph.outputs.tolist()])
 
 
 def ops_of_results(graph: Graph) -> set[int]:

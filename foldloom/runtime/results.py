@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from foldloom.graph.recording import map_items
+from foldloom.pytrees import Template, template_of
 from foldloom.runtime.recorder import Recorder, Value
 
 
@@ -27,16 +27,23 @@ class Place:
         self.type, self.number = type, number
 
 
-def requested(recorder: Recorder, result: Any) -> Any:
-    """Request all values in a result as outputs; returns the result with places instead of values."""
-    if isinstance(result, Value):
-        return Place(result.type, recorder.add_output(result))
-    if isinstance(result, Rows):
-        return Place(result.type, [recorder.add_output(value) for value in result.values])
-    return map_items(result, lambda item: requested(recorder, item))
+class Requested(NamedTuple):
+    """A result without its values, and where they will be."""
+
+    template: Template
+    places: list[Place]
+
+    def filled(self, outputs: Sequence[Any]) -> Any:
+        return self.template.filled([outputs[place.type][place.number] for place in self.places])
 
 
-def filled(template: Any, outputs: Sequence[Any]) -> Any:
-    if isinstance(template, Place):
-        return outputs[template.type][template.number]
-    return map_items(template, lambda item: filled(item, outputs))
+def requested(recorder: Recorder, result: Any) -> Requested:
+    """Request all values in a result as outputs."""
+    template, values = template_of(result, (Value, Rows))
+    return Requested(template, [_place(recorder, value) for value in values])
+
+
+def _place(recorder: Recorder, value: Value | Rows) -> Place:
+    if isinstance(value, Rows):
+        return Place(value.type, [recorder.add_output(row) for row in value.values])
+    return Place(value.type, recorder.add_output(value))

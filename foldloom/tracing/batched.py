@@ -13,9 +13,11 @@ import torch
 from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
-from foldloom.execution.results import stack_values, stacked, template_of, unstacked
+from foldloom.execution.interrupts import Interrupts
+from foldloom.execution.results import stack_values, stacked, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
+from foldloom.pytrees import patched, template_of
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
@@ -52,20 +54,28 @@ class Batched(Generic[P, R, Results]):
             assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
         watch_all()
+        with Interrupts() as interrupts, gc_paused():
+            return self._call_outermost(examples, interrupts)  # type: ignore[no-any-return]
+
+    def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         recorder = Recorder(self.scheduler, self.function, self.cells)
-        fibers = Fibers(recorder.flushes.flush, noun="example")
+        fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         recorder.fibers = fibers
         try:
-            with recording_into(recorder), gc_paused():
-                tasks = [partial(_record_example, recorder, self.function, args, n) for n, args in enumerate(examples)]
+            with recording_into(recorder):
+                taken = template_of if self.stack else patched
+                record_one = partial(_record_example, recorder, self.function, taken)
+                tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
                 for outputs, template in fibers.run(tasks):
                     recorder.graph.add_result(outputs, template)
+            graph = recorder.graph
+            requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
             if recorder.flushes.has_begun:
-                return self._give_back(*recorder.flushes.finish(apart=not self.stack))  # type: ignore[no-any-return]
-            planned = prepare(recorder.graph.close(), self.scheduler)
+                return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad)
+            planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
-                return self.run(planned)
+                return self._run(planned, requires_grad)
         except (CellError, IndexError) as error:
             _add_line(error, recorder)
             raise
@@ -87,13 +97,17 @@ class Batched(Generic[P, R, Results]):
             raise ArgumentError(
                 f"run takes a plan, and was given {described(planned)}: write `run(fl.plan(recordings))`"
             )
+        return self._run(planned, None)  # type: ignore[no-any-return]
+
+    def _run(self, planned: Planned, requires_grad: Sequence[bool] | None) -> Any:
+        """``requires_grad`` tells which outputs do; None if what is computed decides."""
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
-        return self._give_back(planned, blocks)  # type: ignore[no-any-return]
+        return self._give_back(planned, blocks, requires_grad)
 
-    def _give_back(self, planned: Planned, outputs: Any) -> Any:
+    def _give_back(self, planned: Planned, outputs: Any, requires_grad: Sequence[bool] | None) -> Any:
         give_back = stacked if self.stack else unstacked
-        return give_back(planned.plan, outputs, planned.results)
+        return give_back(planned.plan, outputs, planned.results, requires_grad)
 
     def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None
@@ -144,7 +158,7 @@ def batch(
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
     The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
-    computes in cells. Results may be nested in tuples, lists, dicts and dataclasses. With ``stack=True`` they come in the
+    computes in cells. Results keep their types, of whatever classes they are. With ``stack=True`` they come in the
     nesting of one example's result instead, every tensor stacked over the examples and every list of like tensors
     as one `Ragged`.
 
@@ -258,7 +272,7 @@ def record_together(
             for number, args in enumerate(examples):
                 recorder.inputs.forget()
                 try:
-                    recorder.graph.add_result(*_record_example(recorder, function, args, number))
+                    recorder.graph.add_result(*_record_example(recorder, function, template_of, args, number))
                 except Exception as error:
                     if first is not None:
                         error.add_note(f"in example {first + number} of the batch")
@@ -292,18 +306,17 @@ def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) ->
 
 
 def _record_example(
-    recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], number: int
+    recorder: Recorder, function: Callable[..., Any], taken: Callable[..., Any], args: Sequence[Any], number: int
 ) -> tuple[list[int], Any]:
-    """The values that one example returns, and the nesting that they are in."""
+    """The values that one example returns, and its result without them, as ``taken`` takes it apart."""
     recorder.graph.begin(number)
     with RecordingMode(recorder):
-        outputs: list[LazyTensor] = []
         given = [_lifted(recorder, arg) for arg in args]
         copies = [
             value for value, arg in zip(given, args, strict=True) if value is not arg and type(value) in (list, dict)
         ]
         before = [_items_of(copy) for copy in copies]
-        template = template_of(function(*given), LazyTensor, outputs)
+        template, outputs = taken(function(*given), LazyTensor)
         if [_items_of(copy) for copy in copies] != before:
             raise ArgumentError(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "

@@ -19,6 +19,8 @@ from foldloom.execution.observer import observing
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.graph.recording import Column, Recording
 from foldloom.tracing.fast_path import numbers
+from foldloom.tracing.functions.histories import ALWAYS
+from foldloom.tracing.histories import Histories
 from foldloom.tracing.scope import user_line
 from foldloom.tracing.weights import named_by_path
 
@@ -92,6 +94,7 @@ class GraphBuilder:
     __slots__ = (
         "__weakref__",
         "_columns",
+        "_known",
         "_segments",
         "autocast",
         "calls",
@@ -100,6 +103,7 @@ class GraphBuilder:
         "depth_of_node",
         "example",
         "grad",
+        "histories",
         "lengths",
         "module_states",
         "number_of_value",
@@ -117,6 +121,9 @@ class GraphBuilder:
         self._segments: list[tuple[int, int]] = [(0, 0)]
         """Examples in the order in which they were recorded, each with its first node."""
         self.ops: list[Op] = []
+        self.histories = Histories()
+        self._known = (0, 0, 0)
+        """Up to which node, operand and length histories are known."""
         self.op_of_node: list[int] = self._new_nodes()
         self.operands: list[int] = []
         self.lengths: list[int] = []
@@ -155,8 +162,10 @@ class GraphBuilder:
 
     # ---- Adding nodes.
 
-    def add_op(self, op: Op) -> int:
+    def add_op(self, op: Op, rules: tuple[int, ...]) -> int:
+        """One more op; ``rules`` tell which of its outputs require grad."""
         self.ops.append(op)
+        self.histories.add_op(rules)
         return len(self.ops) - 1
 
     def add_node(self, op_number: int, operands: list[int], depth: int, values: int) -> int:
@@ -177,7 +186,9 @@ class GraphBuilder:
         key = (type, is_tensor, tracked)
         column = self._columns.get(key)
         if column is None:
-            column = self._columns[key] = InputColumn(self.add_op(input_op(type, is_tensor, tracked)), type)
+            column = self._columns[key] = InputColumn(
+                self.add_op(input_op(type, is_tensor, tracked), (ALWAYS if tracked else 0,)), type
+            )
         return column
 
     def number_column(self, kind: type, type: Type) -> InputColumn:
@@ -217,10 +228,31 @@ class GraphBuilder:
     def _examples(self) -> Examples:
         return Examples.of(self._segments, len(self.op_of_node), len(self.results))
 
+    # ---- Histories.
+
+    def requires_grad(self, values: Sequence[int]) -> list[bool]:
+        """Whether these values require grad."""
+        self._find_histories()
+        return self.histories.of(values)
+
+    def _find_histories(self) -> None:
+        if self.histories.known_values < self.value_count:
+            node, operand, length = self._known
+            self.histories.add_nodes(
+                self.ops,
+                numbers(list(self.op_of_node[node:])),
+                numbers(self.operands[operand:]),
+                numbers(self.lengths[length:]),
+                self.value_count,
+            )
+            self._known = len(self.op_of_node), len(self.operands), len(self.lengths)
+
     # ---- Taking nodes away.
 
     def take(self) -> NewNodes:
         """All nodes since the last `take`. Values and ops go on counting, everything else begins anew."""
+        self._find_histories()
+        self._known = (0, 0, 0)
         taken = NewNodes(
             op_of_node=self.op_of_node,
             operands=numbers(self.operands),

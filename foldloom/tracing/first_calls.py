@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from foldloom.errors import ArgumentError, CellError
+from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import cell_of_module
-from foldloom.tracing.cells.nesting import flatten
-from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor
 from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
@@ -62,9 +61,8 @@ def first_call(
         target = args[0] if args else kwargs["input"]
         replace(recorder, target, changed)
         return target, None
-    recorder.signatures.change_mode()
     leaves: list[Any] = []
-    nesting = leaves_of((args, kwargs), leaves)
+    nesting = flatten((args, kwargs), leaves)
     if function in CHANGES_OTHERS and _keeps_statistics(args, kwargs):
         # A given tensor may be one of those that are changed.
         leaves = [leaf._value if type(leaf) is LazyTensor and recorder.is_given(leaf) else leaf for leaf in leaves]
@@ -96,7 +94,7 @@ def _record(
     if known is None:
         return _with_values(recorder, function, nesting, leaves), None
     if not isinstance(known, KnownCall):
-        return rebuilt(known.nesting, iter(())), None
+        return unflatten(known.nesting, iter(())), None
     result = None if known.is_operand else recorder.add_node_of(known, operands)
     return with_views_noted(known, function, args, kwargs, handles, result), known
 
@@ -160,7 +158,7 @@ def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def call_with_values(recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function at once, on the values of its arguments. The tensors that it returns are given to the recording."""
     leaves: list[Any] = []
-    nesting = leaves_of((args, kwargs), leaves)
+    nesting = flatten((args, kwargs), leaves)
     return _with_values(recorder, function, nesting, leaves)
 
 
@@ -168,13 +166,13 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
     handles = [recorder.own(leaf) for leaf in leaves if type(leaf) is LazyTensor]
     values = iter(recorder.demand(handles, TENSOR))
     arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
-    args, kwargs = rebuilt(nesting, iter(arguments))
+    args, kwargs = unflatten(nesting, iter(arguments))
     with recording_paused():
         result = function(*args, **kwargs)
     found: list[Any] = []
-    shape = leaves_of(result, found)
+    shape = flatten(result, found)
     memory = {id_of_memory(leaf) for leaf in arguments if is_strided(leaf)}
-    return rebuilt(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))
+    return unflatten(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))
 
 
 def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:

@@ -13,8 +13,8 @@ import torch
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
-from foldloom.tracing.functions.calls import leaves_of, rebuilt
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
+from foldloom.pytrees import flatten, unflatten
+from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, Views
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
@@ -151,11 +151,11 @@ def _by_memory(function: Any) -> Handler:
         if not recorder.is_given(values):
             return NotImplemented
         leaves: list[Any] = []
-        nesting = leaves_of((tuple(args), kwargs), leaves)
+        nesting = flatten((tuple(args), kwargs), leaves)
         tensors = [
             recorder.demand((recorder.own(leaf),), TENSOR)[0] if type(leaf) is LazyTensor else leaf for leaf in leaves
         ]
-        given_args, given_kwargs = rebuilt(nesting, iter(tensors))
+        given_args, given_kwargs = unflatten(nesting, iter(tensors))
         with recording_paused():
             result = with_gradient_of_its_own(function(*given_args, **given_kwargs))
         return recorder.lift(result, ragged=False)
@@ -220,6 +220,19 @@ def _method(name: str) -> Handler:
     return handle
 
 
+def _data_ptr(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A number that tells whether two values begin at one place in memory. Where that will be is not known yet."""
+    if type(args[0]) is not LazyTensor:
+        return NotImplemented
+    root: Any = args[0]
+    while isinstance(getattr(root, "_source", (None,))[0], (LazyTensor, Views)):
+        source = root._source[0]
+        root = source if type(source) is LazyTensor else source.base
+    given = getattr(root, "_source", (None, root._recorder.tensor_given_as(root)))[1]
+    start = id(root) if given is None else given.untyped_storage().data_ptr()
+    return start + layout_of(args[0])[2] * args[0].itemsize
+
+
 def _refused(name: str, instead: str) -> Handler:
     def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         raise ArgumentError(f"`{name}` of a value that is not computed yet. {instead}\n  {recorder.where()}")
@@ -243,6 +256,7 @@ HANDLERS: dict[Any, Handler] = {
         for name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
     },
     torch.Tensor.requires_grad_: _requires_grad,
+    torch.Tensor.data_ptr: _data_ptr,
     **dict.fromkeys(forms("stack"), _stack),
     **{function: _by_memory(function) for function in BY_MEMORY},
     operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place

@@ -16,9 +16,9 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import ANY, Type
+from foldloom.pytrees import flatten
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, unbatchable
-from foldloom.tracing.functions.calls import leaves_of
 from foldloom.tracing.lazy_tensor import mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import recording_paused, unwatched
@@ -97,7 +97,7 @@ class Inputs:
     def add_constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """What a function like `torch.zeros` returns: made once, for all examples."""
         leaves: list[Any] = []
-        nesting = leaves_of((tuple(args), kwargs), leaves)
+        nesting = flatten((tuple(args), kwargs), leaves)
         key = (function, nesting, tuple([mark_of(leaf) for leaf in leaves]), torch.get_default_dtype())
         known = self._constants.get(key)
         if known is None:
@@ -110,9 +110,12 @@ class Inputs:
         kind = type(value)
         if kind is float and torch.get_default_dtype() is not self._default_dtype:
             return self.add_tensor(torch.tensor(value), ragged=False)
-        column = self._graph.number_column(kind, self._type_of_number[kind])
-        number = self._graph.add_input(column, value)
-        self._graph.number_of_value[number] = value
+        graph = self._graph
+        column = graph.column_of_number.get(kind)
+        if column is None:
+            column = graph.number_column(kind, self._type_of_number[kind])
+        number = graph.add_input(column, value)
+        graph.number_of_value[number] = value
         return number, column.type
 
     def add_argument(self, cell: Cell, value: Any) -> Value:

@@ -13,6 +13,7 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
+from foldloom.pytrees import leaf, map_leaves
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
 from foldloom.tracing.scope import ActiveRecorder, scope, unwatched
@@ -32,6 +33,22 @@ class Form(Enum):
 NUMBER, DETACHED, TENSOR = Form
 
 
+class _Recorded:
+    """Stands for the `grad_fn` of a value that is not computed yet."""
+
+    next_functions = ()
+
+    def name(self) -> str:
+        return "RecordedBackward"
+
+    def __repr__(self) -> str:
+        return "<RecordedBackward>"
+
+
+RECORDED = _Recorded()
+
+
+@leaf
 class LazyTensor:
     """Stands for a tensor of one example while it is being recorded.
 
@@ -76,15 +93,28 @@ class LazyTensor:
 
     @property
     def requires_grad(self) -> bool:
-        return self._type.differentiable and self._recorder.grad_enabled
+        return self._recorder.requires_grad_of(self)  # type: ignore[no-any-return]
+
+    @property
+    def is_leaf(self) -> bool:
+        given = self._recorder.tensor_given_as(self)
+        return not self.requires_grad if given is None else given.is_leaf
+
+    @property
+    def grad_fn(self) -> object:
+        """None, or something that says that there is a history: what it is, autograd knows when the value is computed."""
+        given = self._recorder.tensor_given_as(self)
+        if given is not None:
+            return given.grad_fn
+        return RECORDED if self.requires_grad else None
 
     __array_priority__ = 1000
     __array_ufunc__ = None
     """numpy leaves computing with a value to it."""
 
-    grad = grad_fn = None
+    grad = None
     layout = torch.strided
-    is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_leaf = is_mps = is_xpu = False
+    is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_mps = is_xpu = False
 
     def _refuse_to_be_a_parameter(self, _: bool) -> None:
         raise ArgumentError(
@@ -221,13 +251,15 @@ class Given:
     __slots__ = ("recorder",)
 
     is_over = False
-    grad_enabled = True
 
     def __init__(self, recorder: ActiveRecorder) -> None:
         self.recorder = recorder
 
     def device_of(self, handle: LazyTensor) -> torch.device:
         return handle._value.device  # type: ignore[no-any-return]
+
+    def requires_grad_of(self, handle: LazyTensor) -> bool:
+        return handle._value.requires_grad  # type: ignore[no-any-return]
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor:
         return handle._value  # type: ignore[no-any-return]
@@ -279,6 +311,11 @@ class Views:
     def is_of_first(self) -> bool:
         return bool(self.args) and self.args[0] is self.base
 
+    @property
+    def is_alias(self) -> bool:
+        """Whether they are the same tensor without its history."""
+        return self.function in _ALIASES
+
     def move(self, base: LazyTensor) -> None:
         """Make these the views of another handle, which stands for the same memory."""
         self.args = tuple([base if arg is self.base else arg for arg in self.args])
@@ -294,6 +331,9 @@ class Views:
         return [(view, view._source[1]) for view in alive]
 
 
+_ALIASES = frozenset((torch.detach, torch.Tensor.detach, getattr(torch.Tensor.data, "__get__")))  # noqa: B009
+
+
 def mark_of(leaf: Any) -> Mark | Hashable:
     """What stands for an argument in a template: a mark for a value or a weight, anything else as it is."""
     if type(leaf) is LazyTensor:
@@ -303,18 +343,11 @@ def mark_of(leaf: Any) -> Mark | Hashable:
 
 def computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function on the tensors that handles stand for, after their recording is over."""
-    return func(*_concrete(args), **_concrete(kwargs))
+    return func(*map_leaves(args, _concrete), **map_leaves(kwargs, _concrete))
 
 
-def _concrete(value: Any) -> Any:
-    kind = type(value)
-    if kind is LazyTensor:
-        return value._tensor()
-    if kind is tuple or kind is list:
-        return kind([_concrete(item) for item in value])
-    if kind is dict:
-        return {key: _concrete(item) for key, item in value.items()}
-    return value
+def _concrete(leaf: Any) -> Any:
+    return leaf._tensor() if type(leaf) is LazyTensor else leaf
 
 
 def _operator(function: Callable[..., Any]) -> Callable[..., Any]:

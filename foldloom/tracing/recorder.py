@@ -19,15 +19,14 @@ from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
-from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.flush import Flushes
-from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.keys import PLAIN_TYPES, key_of
@@ -36,26 +35,20 @@ from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_item
 from foldloom.tracing.mutation.views import MAY_COPY, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
+
+_new = object.__new__
 
 
 class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__",
-        "derived",
-        "fibers",
-        "flushes",
-        "graph",
-        "guards",
-        "inputs",
-        "is_over",
-        "names_cells",
-        "signatures",
-    )
+        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
+    )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
         self.guards = Guards()
@@ -176,7 +169,7 @@ class Recorder:
     def _call_known(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A known call with ragged values, or one that returns a view."""
         leaves: list[Any] = []
-        leaves_of((args, kwargs), leaves)
+        flatten((args, kwargs), leaves)
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
         if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
             return first_call(self, function, args, kwargs)[0]
@@ -222,6 +215,9 @@ class Recorder:
             return NotImplemented
         key: list[Any] = [module]
         handles: list[LazyTensor] = []
+        operands: list[int] = []
+        depth = 0
+        is_ragged = False
         for arg in args:
             for item in arg if type(arg) is tuple else (arg,):
                 if type(item) is LazyTensor:
@@ -232,9 +228,15 @@ class Recorder:
                     return first_module_call(self, module, args)
                 handles.append(handle)
                 key.append(handle._type)
+                operands.append(handle._value)
+                is_ragged = is_ragged or handle._type.ragged
+                if handle._depth > depth:
+                    depth = handle._depth
         frozen = tuple(key)
         known = graph.calls.get(frozen)
-        return first_module_call(self, module, args, frozen) if known is None else self.add_node_of(known, handles)
+        if known is None:
+            return first_module_call(self, module, args, frozen)
+        return self.add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
 
     # ---- Nodes, and handles for their results.
 
@@ -244,9 +246,11 @@ class Recorder:
         if known.may_raise:
             self.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
         if known.returns_one:
-            return LazyTensor(self, value, types[0], depth)
+            handle = _new(LazyTensor)  # faster than calling the class
+            handle._recorder, handle._value, handle._type, handle._depth = self, value, types[0], depth
+            return handle
         handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
-        return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
+        return tuple(handles) if known.returns_tuple else unflatten(known.returns, iter(handles))
 
     def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
         """Any node: operands and results may be ragged."""
@@ -274,7 +278,7 @@ class Recorder:
         for type, size in zip(types, sizes, strict=True):
             outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
             value += size
-        return rebuilt(known.returns, iter(outputs))
+        return unflatten(known.returns, iter(outputs))
 
     # ---- Handles for other values.
 
@@ -292,7 +296,8 @@ class Recorder:
 
     def number(self, value: Any) -> LazyTensor:
         """A Python number as a value, as `torch.tensor` would make it."""
-        return LazyTensor(self, *self.inputs.add_number(value), 0)
+        number, type = self.inputs.add_number(value)
+        return LazyTensor(self, number, type, 0)
 
     def own(self, handle: LazyTensor, *, ragged: bool | None = False, cell: Cell | None = None) -> LazyTensor:
         """The handle as one of this recorder: a given tensor becomes an input, and so does what a recorder that is over computed."""
@@ -322,11 +327,20 @@ class Recorder:
             return handle
         if not handle._value:
             return self.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
+        self.signatures.change_mode()  # the last call may have been made in another mode
         rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
-        nesting = leaves_of(((rows,), {}), [])
+        nesting = flatten(((rows,), {}), [])
         known = self.signatures.of_function(torch.stack, nesting, list(rows), rows)
         assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
         return self.add_node_of(known, rows)  # type: ignore[no-any-return]
+
+    def keep_together(self, handle: LazyTensor) -> None:
+        """Rows are taken of a stack. Backward from one of them reaches all, if only with zeros, as it does through `torch.stack`: so the
+        stack becomes a node of its own."""
+        is_stack = type(handle._value) is list and len(handle._value) > 1
+        if is_stack and not self.is_over and is_grad_enabled() and handle.requires_grad:
+            joined = self.call_function(together, (handle,), None)
+            handle._value, handle._depth = joined._value, joined._depth
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         """The rows of a value: free if it is ragged, one operation otherwise."""
@@ -346,9 +360,9 @@ class Recorder:
             )
         handle._tensor().backward(*args, **kwargs)
 
-    @property
-    def grad_enabled(self) -> bool:
-        return is_grad_enabled()
+    def requires_grad_of(self, handle: LazyTensor) -> bool:
+        values = handle._value if handle._type.ragged else (handle._value,)
+        return handle._type.differentiable and any(self.graph.requires_grad(values))
 
     @property
     def has_gradients(self) -> bool:
@@ -359,8 +373,7 @@ class Recorder:
 
     def is_given(self, handle: LazyTensor) -> bool:
         """Whether a handle stands for a given tensor of this batch that has not been used yet."""
-        recorder = handle._recorder
-        return type(recorder) is Given and recorder.recorder is self
+        return type(handle._recorder) is Given and handle._recorder.recorder is self
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle of this recorder stands for, if it is one."""
@@ -390,7 +403,7 @@ fast_path.bind(
     parameter=torch.nn.Parameter,
     plain_types=PLAIN_TYPES,
     may_copy=MAY_COPY,
-    rebuilt=rebuilt,
+    rebuilt=unflatten,
     make_tensor=torch.tensor,
     stack=torch.stack,
     type_of_stack=TYPE_OF_STACK,

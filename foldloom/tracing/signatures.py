@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
+from foldloom.pytrees import Nesting
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, Settings
-from foldloom.tracing.cells.nesting import Nesting
 from foldloom.tracing.functions.calls import call_of_template, name_of
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred, with_names
 from foldloom.tracing.inputs import Inputs
@@ -80,14 +80,8 @@ _returned: dict[Hashable, Returned | None] = {}
 """What functions return, by signature; None where it depends on values. The same for all batches."""
 
 
-class _Signature(NamedTuple):
-    """A call of a function without its values: what two calls of one op have in common."""
-
-    function: Any
-    template: Any
-    types: tuple[Type, ...]
-    names: tuple[Hashable, ...]
-    """Of the weights."""
+_Signature = tuple[Any, Any, tuple[Type, ...], tuple[Hashable, ...]]
+"""A call of a function without its values: the function, its template, the types of the operands and the names of the weights."""
 
 
 class Signatures:
@@ -156,7 +150,9 @@ class Signatures:
             self._guards.guard_cell(cell.module)
         self._inputs.note_cell(cell)
         may_raise = type(cell.function) not in MODULES or type(cell.function) is torch.nn.Embedding
-        known = KnownCall(self._add_op(op, may_raise), op.outputs, signature.returns, may_raise=may_raise)
+        known = KnownCall(
+            self._add_op(op, signature.histories, may_raise), op.outputs, signature.returns, may_raise=may_raise
+        )
         self._graph.calls[key] = known
         return known
 
@@ -199,8 +195,8 @@ class Signatures:
         if known is None:
             try:
                 with recording_paused():
-                    call = call_of_template(function, signature.template, signature.types, weights, ())
-                    returned = ragged_returned(call)
+                    _, template, types, _ = signature
+                    returned = ragged_returned(call_of_template(function, template, types, weights, ()))
                     returned = returned and with_names(function, returned)
             except Exception as error:
                 self._add_note(error, signature)
@@ -224,7 +220,7 @@ class Signatures:
         template = (nesting, tuple([mark_of(leaf) for leaf in leaves]))
         weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         names = tuple([self._derived.name_of(weight) for weight in weights])
-        return _Signature(function, template, tuple([handle._type for handle in handles]), names), weights
+        return (function, template, tuple([handle._type for handle in handles]), names), weights
 
     def _returned_by(self, signature: _Signature, weights: list[torch.Tensor]) -> Returned | None:
         function, template, types, _ = signature
@@ -232,7 +228,7 @@ class Signatures:
             function,
             template,
             types,
-            tuple([type_of(weight) for weight in weights]),
+            tuple([(type_of(weight), weight.requires_grad) for weight in weights]),
             self._mode,
         )
         if key not in _returned:
@@ -255,20 +251,20 @@ class Signatures:
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
             mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),
         )  # fmt: skip
-        return self._add_op(op, may_raise(function, len(types) + len(weights), returned.types))
+        return self._add_op(op, returned.histories, may_raise(function, len(types) + len(weights), returned.types))
 
-    def _add_op(self, op: Op, may_raise: bool) -> int:
+    def _add_op(self, op: Op, histories: Any, may_raise: bool) -> int:
         if may_raise:
             self._line_of_op.setdefault(op, user_line())
-        return self._graph.add_op(op)
+        return self._graph.add_op(op, histories)
 
     def line_of(self, op: Op) -> str | None:
         """Where an operation that may raise was called first."""
         return self._line_of_op.get(op)
 
     def _add_note(self, error: Exception, signature: _Signature) -> None:
-        types = ", ".join(map(repr, signature.types))
-        error.add_note(f"while recording {name_of(signature.function)}({types}) {self._graph.where()}")
+        function, _, types, _ = signature
+        error.add_note(f"while recording {name_of(function)}({', '.join(map(repr, types))}) {self._graph.where()}")
 
 
 def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:

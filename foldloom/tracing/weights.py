@@ -16,7 +16,8 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from foldloom.errors import CellMismatchError
-from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, rebuilt, static
+from foldloom.pytrees import unflatten
+from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, static
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.scope import Mode, in_mode, recording_paused
@@ -83,7 +84,7 @@ class DerivedWeights:
         known = self._tensor_of_name.get(name)
         if known is not None and self.is_derived(known):
             return known
-        args, kwargs = rebuilt(nesting, iter(leaves))
+        args, kwargs = unflatten(nesting, iter(leaves))
         with recording_paused():
             made = function(*args, **kwargs)
         if isinstance(made, torch.Tensor) and function not in DRAWS:

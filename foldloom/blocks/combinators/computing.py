@@ -30,8 +30,8 @@ from foldloom.blocks.types import (
 )
 from foldloom.errors import CellError
 from foldloom.graph import Type
+from foldloom.pytrees import Nesting, flatten
 from foldloom.tracing.cells.core import Cell, Signature, cell
-from foldloom.tracing.cells.nesting import Nesting, flatten
 
 _TRIED_LENGTHS = (4, 5)
 """A function is tried with two lengths for dynamic dimensions. Output dimensions that differ between them are dynamic too."""

@@ -14,8 +14,8 @@ import torch
 from foldloom.blocks.types import BlockType, TupleType
 from foldloom.errors import BlockError
 from foldloom.graph import Type
+from foldloom.pytrees import Nesting
 from foldloom.tracing.cells.core import Cell, Settings, Signature
-from foldloom.tracing.cells.nesting import Nesting
 
 
 class FlatCell(Cell):
@@ -61,7 +61,7 @@ class NamedCell(Cell):
             return named
         found = cell.signature(types, nesting, settings)
         if named is None or found is not last:
-            named = Signature(replace(found.op, key=self.name), found.returns)
+            named = replace(found, op=replace(found.op, key=self.name))
             self._known[key] = (found, named)
         return named
 

@@ -15,8 +15,10 @@ import torch
 from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
 from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
+from foldloom.execution.weight_grads import swapping
 from foldloom.graph import Op, Type
-from foldloom.tracing.cells.nesting import Nesting, flatten, unflatten
+from foldloom.pytrees import Nesting, flatten, unflatten
+from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.rules.modules import (
     MODULES,
     batched_module,
@@ -43,6 +45,7 @@ class Signature:
 
     op: Op
     returns: Nesting
+    histories: tuple[int, ...]
 
 
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
@@ -131,7 +134,8 @@ class Cell(torch.nn.Module):
 
     def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
         """What a call with such arguments computes; found by trying, once."""
-        key = (types, nesting, settings, self.training, *autocast_state())
+        requires_grad = tuple([weight.requires_grad for weight in _weights_of(self.function)])
+        key = (types, nesting, settings, self.training, torch.is_grad_enabled(), requires_grad, *autocast_state())
         known = self._signatures.get(key)
         if known is None:
             known = self._signatures[key] = self._infer(types, nesting, settings)
@@ -148,15 +152,17 @@ class Cell(torch.nn.Module):
         if any(type.ragged for type in types):
             returned = returned_by_module(self._ragged_form(types), types)
             return Signature(
-                Op(self.key, types, returned.types, (nesting, settings), label=self.label), returned.nesting
+                Op(self.key, types, returned.types, (nesting, settings), label=self.label),
+                returned.nesting,
+                returned.histories,
             )
-        returned, draws = _probe(self, types, nesting, {name: value for name, value, _ in settings})
+        returned, draws, leaves = _probe(self, types, nesting, {name: value for name, value, _ in settings})
         outputs: list[Any] = []
         returns = flatten(returned, outputs)
         _check_leading(self, outputs, _PROBE_SIZE, types)
         output_types = tuple([type_of(output[0]) for output in outputs])
         op = Op(self.key, types, output_types, (nesting, settings), repeatable=not draws, label=self.label)
-        return Signature(op, returns)
+        return Signature(op, returns, rules_of(outputs, leaves))
 
     def kernel(self, op: Op) -> Kernel:
         """The batched function of one of this cell's ops, made in this process or in another."""
@@ -429,9 +435,11 @@ def _check_leading(cell: Cell, outputs: Sequence[Any], count: int, given: Sequen
             )
 
 
-def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]) -> tuple[Any, bool]:
+def _probe(
+    cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]
+) -> tuple[Any, bool, list[torch.Tensor]]:
     """Call the cell on made-up members, leaving no trace of it: buffers and random state are put back. What it returns, and
-    whether it draws random numbers, now or when it is trained.
+    whether it draws random numbers, now or when it is trained; and the leaves that what it returns depends on.
 
     Zeros suit most functions (they are valid rows of any table); some need positive numbers.
     """
@@ -439,16 +447,19 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
     buffers = [] if module is None else [(buffer, buffer.clone()) for buffer in module.buffers()]
     failure: Exception | None = None
     for fill in (0, 1):
-        arguments = [
+        leaves = [
             torch.full((_PROBE_SIZE, *type.shape), fill, dtype=dtype_of(type), device=cell.device) for type in types
         ]
+        for leaf, type in zip(leaves, types, strict=True):
+            leaf.requires_grad_(type.differentiable and torch.is_grad_enabled())
+        arguments = [leaf.clone() for leaf in leaves]  # leaves that require grad may not be changed in place
         try:
             given = arguments if nesting is None else unflatten(nesting, iter(arguments))
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.random.fork_rng():
                 before = random_state(cell.device)
                 returned = cell.call_batched(*given, **settings)
                 _call_in_training(cell, given, settings)
-                return returned, not torch.equal(random_state(cell.device), before)
+                return returned, not torch.equal(random_state(cell.device), before), leaves
         except NestedCellError:
             raise
         except Exception as error:
@@ -457,20 +468,22 @@ def _probe(cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[s
             for buffer, value in buffers:
                 # Writing what is there already would still count as a change to autograd.
                 if not torch.equal(buffer, value):
-                    buffer.copy_(value)
+                    with torch.no_grad():
+                        buffer.copy_(value)
     raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
 
 
 def _call_in_training(cell: Cell, given: Sequence[Any], settings: dict[str, Any]) -> None:
     """Once more, as when it is trained, if it is not: recordings are kept, and run in both modes."""
-    resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
-    for part in resting:
-        part.training = True
-    try:
-        if resting:
-            cell.call_batched(*given, **settings)
-    except Exception:
-        torch.rand(1)  # what cannot be tried may draw
-    finally:
+    with swapping:  # other threads must not see the mode
+        resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
         for part in resting:
-            part.training = False
+            part.training = True
+        try:
+            if resting:
+                cell.call_batched(*given, **settings)
+        except Exception:
+            torch.rand(1)  # what cannot be tried may draw
+        finally:
+            for part in resting:
+                part.training = False

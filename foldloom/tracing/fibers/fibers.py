@@ -32,25 +32,23 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Set
-from contextvars import Context, copy_context
 from typing import Any, NoReturn, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
-from torch import _C, get_default_dtype, is_grad_enabled
+from torch import get_default_dtype, is_grad_enabled
 from torch._C import _functorch
 from torch._C import _len_torch_function_stack as count_function_modes
-from torch._C import _pop_torch_function_stack as pop_function_mode
-from torch._C import _push_on_torch_function_stack as push_function_mode
-from torch._C._functorch import maybe_current_level as current_layer
-from torch.utils._device import DeviceContext
 
 from foldloom.errors import RecordingError
-from foldloom.tracing.fibers.torch_state import TorchState, cross_inference_mode, outline, streams
+from foldloom.execution.interrupts import Interrupts, check_interrupts, pending
+from foldloom.tracing.fibers.crossing import Crossing
+from foldloom.tracing.fibers.example_state import ExampleState
+from foldloom.tracing.fibers.module_state import Slot
+from foldloom.tracing.fibers.order import earlier_unfinished
+from foldloom.tracing.fibers.tasks import Fiber, Group
+from foldloom.tracing.fibers.torch_state import cross_inference_mode
 
 T = TypeVar("T")
-
-_MOST_IDLE = 256
-"""How many free fibers are kept; each holds some 20 kB."""
 
 _PATIENCE = 100
 """How often a task that is being ended may try to pause before it is given up."""
@@ -72,17 +70,34 @@ class Fibers:
     ['first', 'second']
     """
 
-    def __init__(self, advance: Callable[[Set[Hashable]], None], *, noun: str = "task") -> None:
+    def __init__(
+        self,
+        advance: Callable[[Set[Hashable]], None],
+        *,
+        noun: str = "task",
+        function: object = None,
+        interrupts: Interrupts | None = None,
+    ) -> None:
+        """``function`` is what all tasks call: state that it can reach is guarded (`example_state.py`)."""
         self._advance = advance
+        self._function = function
+        self._interrupts = interrupts or Interrupts()
         self._noun = noun  # what errors call a task
-        self.idle: list[_Fiber] = []
+        self.idle: list[Fiber] = []
         """Fibers that are free. They go with the run: whoever walks the stack of one that was started deeper than where it is
         resumed, as torch does to describe an error, finds nothing below it."""
         self._thread = threading.get_ident()
         self._hub: greenlet | None = None
-        self._unstarted: deque[_Group] = deque()
-        self._parked: list[_Fiber] = []
-        self._ready: deque[_Fiber] = deque()
+        self._unstarted: deque[Group] = deque()
+        self._parked: list[Fiber] = []
+        self._waiting: list[Fiber] = []
+        """Those that wait until earlier tasks are done."""
+        self._ready: deque[Fiber] = deque()
+        self._state: ExampleState | None = None
+        self.keeps_state = False
+        """Whether the state of examples has to be looked at when a fiber pauses."""
+        self.one_at_a_time = False
+        """Whether a task is started only when the one before is done."""
 
     def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
         """The results of the tasks, in order.
@@ -93,24 +108,21 @@ class Fibers:
         """
         if threading.get_ident() != self._thread:
             raise RecordingError("fibers belong to the thread that made them: make another Fibers object in this one")
-        group = _Group(list(tasks))
+        group = Group(list(tasks))
         if not group.results:
             return []
         fiber = getcurrent()
-        if isinstance(fiber, _Fiber) and fiber.fibers is self:
+        if isinstance(fiber, Fiber) and fiber.fibers is self:
             if fiber.ending:
                 self._refuse(fiber)
             group.owner = fiber
             fiber.waits_for = group
-            self._unstarted.append(group)
             try:
-                self._pause(fiber)
-            except BaseException:
-                if not group.all_started:  # interrupted before it was away
-                    self._unstarted.remove(group)
-                raise
+                self._pause(fiber, self._unstarted, group)
             finally:
                 fiber.waits_for = None
+            if group.left and self._state is not None:
+                self._state.take_over(fiber, group.left, None if group.failure is None else group.failure[0])
         elif self._hub is not None:
             raise RecordingError(
                 "run was called by `advance` or by a greenlet inside a task: call it from the task itself"
@@ -130,75 +142,104 @@ class Fibers:
     def park(self, kind: Hashable = None) -> None:
         """Called inside a task: returns after the next `advance` that is for this kind."""
         fiber = getcurrent()
-        if not isinstance(fiber, _Fiber) or fiber.fibers is not self:
+        if not isinstance(fiber, Fiber) or fiber.fibers is not self:
             raise RecordingError("park was called outside of any fiber: only a task given to `run` can park")
         if fiber.ending:
             self._refuse(fiber)
         fiber.kind = kind
-        self._parked.append(fiber)
-        self._pause(fiber)
+        self._pause(fiber, self._parked, fiber)
 
-    def _pause(self, fiber: _Fiber) -> None:
+    def wait_for_earlier(self, slot: Slot) -> None:
+        """Called inside a task: returns when all earlier tasks are done that may write an attribute."""
+        fiber = getcurrent()
+        if fiber.ending:
+            self._refuse(fiber)
+        fiber.awaits = slot
+        self._pause(fiber, self._waiting, fiber)
+
+    def _pause(self, fiber: Fiber, queue: Any, entry: Any) -> None:
+        """To the hub, which finds the entry in the queue."""
         assert self._hub is not None
-        fiber.group.paused[fiber] = None
-        self._leave(fiber)
+        interrupts = self._interrupts
+        interrupts.held = True
         try:
-            self._hub.switch()
-        except BaseException:
-            if fiber in self._parked:  # interrupted before it was away
-                self._parked.remove(fiber)
-            raise
+            if self.keeps_state:
+                self._state.leave(fiber)  # type: ignore[union-attr]
+            queue.append(entry)
+            fiber.group.paused[fiber] = None
+            self._crossing.leave(fiber)
+            try:
+                self._hub.switch()
+            finally:
+                self._crossing.come_back(fiber)
+                if fiber.view:
+                    self._state.come_back(fiber)  # type: ignore[union-attr]
         finally:
-            self._return(fiber)
+            interrupts.held = False
+            if pending:
+                check_interrupts()
 
-    def _refuse(self, fiber: _Fiber) -> NoReturn:
+    def _refuse(self, fiber: Fiber) -> NoReturn:
         fiber.refused += 1
         if fiber.refused > _PATIENCE:
             assert self._hub is not None
-            self._leave(fiber)
+            self._crossing.leave(fiber)
             self._hub.switch()  # for ever
         raise GreenletExit
 
     # In the hub.
 
-    def _run_outermost(self, group: _Group, hub: greenlet) -> None:
+    def _run_outermost(self, group: Group, hub: greenlet) -> None:
         self._hub = hub
         # Here modes would see, and slow down, what is done between two fibers.
-        self._base = group.state.without_modes()
-        self._base_level = current_layer() or 0
+        self._home = group.state.without_modes()
         self._unstarted.append(group)
+        self.left = group.left
+        failed_at: int | None = None
         try:
-            if group.state != self._base:
-                self._base.apply()
-            self._streams = streams()
+            if group.state != self._home:
+                self._home.apply()
+            self._crossing = Crossing(self._home)
             self._streams_known = True
+            if self._function is not None:
+                self._state = ExampleState(self, self._function)
+                self.keeps_state = True
             self._take_turns(group)
+            failed_at = None if group.failure is None else group.failure[0]
         except BaseException as error:
             self._end(group, error)
             raise
         finally:
-            while self.idle:
-                self.idle.pop().throw()
-            self._hub = None
-            self._unstarted.clear()
-            self._parked.clear()
-            self._ready.clear()
-            if not group.state.holds():
-                group.state.apply()
+            self._close(group, failed_at)
 
-    def _take_turns(self, outermost: _Group) -> None:
+    def _close(self, group: Group, failed_at: int | None) -> None:
+        while self.idle:
+            self.idle.pop().throw()
+        self._hub = None
+        for queue in (self._unstarted, self._parked, self._waiting, self._ready):
+            queue.clear()
+        self.keeps_state = self.one_at_a_time = False
+        if self._state is not None:
+            self._state.end(failed_at)
+            self._state = None
+        if not group.state.holds():
+            group.state.apply()
+
+    def _take_turns(self, outermost: Group) -> None:
         while True:
             if self._ready:
                 fiber = self._ready.popleft()
                 if fiber.ending:
                     continue
-            elif self._unstarted:
-                fiber = self._start(self._unstarted[0])
+            elif self._unstarted and not (self.one_at_a_time and self._unstarted[-1].paused):
+                fiber = self._start(self._unstarted[-1 if self.one_at_a_time else 0])
+            elif self._waiting and self._release():
+                continue
             else:
                 self._advance_most(outermost)
                 continue
             if not self._streams_known:
-                for stream in self._streams:
+                for stream in self._crossing.streams:
                     stream.refresh()
                 self._streams_known = True
             group = fiber.group
@@ -213,29 +254,39 @@ class Fibers:
                     return
                 self._ready.appendleft(group.owner)
 
-    def _start(self, group: _Group) -> _Fiber:
+    def _start(self, group: Group) -> Fiber:
         assert self._hub is not None
-        fiber = self.idle.pop() if self.idle else _Fiber()
+        fiber = self.idle.pop() if self.idle else Fiber()
         fiber.parent = self._hub
         fiber.fibers, fiber.group = self, group
+        fiber.journal = None if self._state is None else self._state.journal
         return fiber
 
-    def _advance_most(self, outermost: _Group) -> None:
+    def _release(self) -> bool:
+        """Let those go on that need not wait any longer for earlier tasks."""
+        free = [fiber for fiber in self._waiting if not earlier_unfinished(fiber, fiber.awaits)]
+        self._waiting = [fiber for fiber in self._waiting if fiber not in free]
+        self._ready.extend(free)
+        return bool(free)
+
+    def _advance_most(self, outermost: Group) -> None:
         kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
-        with_modes = outermost.state != self._base
+        with_modes = outermost.state != self._home
         if with_modes:
             outermost.state.apply()
         try:
+            if pending:
+                check_interrupts()
             self._advance(kinds)
         finally:
-            if with_modes or not self._base.holds():
-                self._base.apply()
+            if with_modes or not self._home.holds():
+                self._home.apply()
             self._streams_known = False
         # In the order of the tasks, whoever came first.
         self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
         self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
 
-    def _end(self, group: _Group, reason: BaseException) -> None:
+    def _end(self, group: Group, reason: BaseException) -> None:
         """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""
         if not group.all_started:
             group.all_started = True
@@ -259,98 +310,68 @@ class Fibers:
 
     # In a fiber.
 
-    def work(self, fiber: _Fiber) -> None:
+    def work(self, fiber: Fiber) -> None:
         """Run tasks of the fiber's group until one of them has paused or none is left."""
         group = fiber.group
-        results, context = group.results, group.context
-        at_home = group.state == self._base
         guard = None
-        if not at_home:
+        if group.state != self._home:
             guard = cross_inference_mode(group.state.inference)
             group.state.apply()
         if group.owner is not None:
             for layer in reversed(group.owner.layers):
                 _functorch.push_dynamic_layer_stack(layer)
-        grad, dtype = group.state.grad, group.state.dtype
         try:
-            for index, task in group.tasks:
-                fiber.index = index
-                fiber.gr_context = context.copy()
-                results[index] = task()
-                # What one call without `with` leaves behind must not reach the next task; all else is looked at in the end.
-                if (
-                    is_grad_enabled() is not grad or get_default_dtype() is not dtype or count_function_modes()
-                ) and not group.state.holds():
-                    group.state.apply()
-                if group.paused and fiber in group.paused:
-                    break
+            self._run_tasks(fiber, group)
         except BaseException as error:
+            self._interrupts.held = True
             if not fiber.ending:
                 group.failure = (fiber.index, error)
             elif not isinstance(error, GreenletExit):
                 group.late_failures.append((fiber.index, error))
-        self._pop_layers()
+        if fiber.view:
+            assert self._state is not None
+            self._state.finish(fiber, keep=not fiber.ending, check=False)
+        self._crossing.pop_layers()
         if guard is not None:
             guard.__exit__(None, None, None)
-        if not self._base.holds():
-            self._base.apply()
-        if fiber.has_stream:
-            for stream in self._streams:
-                stream.give_back(fiber)
-            fiber.has_stream = False
+        if not self._home.holds():
+            self._home.apply()
+        self._crossing.forget(fiber)
         self._streams_known = False
         group.paused.pop(fiber, None)
 
-    def _leave(self, fiber: _Fiber) -> None:
-        """To what holds in the hub."""
-        base = self._base
-        here = outline() == base.outline
-        if here:
-            # By far the most frequent differences, in a tenth of the time.
-            grad, count = is_grad_enabled(), count_function_modes()
-            if count or grad is not base.grad:
-                modes = [pop_function_mode() for _ in range(count)]
-                if grad is not base.grad:
-                    _C._set_grad_enabled(base.grad)
-                fiber.grad, fiber.function_modes = grad, modes
-                here = DeviceContext not in map(type, modes)
-        if not here or not (base.plain or base.holds()):
-            self._take_up_modes(fiber)
-            fiber.state = TorchState.capture()
-            fiber.layers = self._pop_layers()
-            fiber.guard = cross_inference_mode(base.inference)
-            base.apply()
-        for stream in self._streams:
-            stream.part(fiber)
+    def _run_tasks(self, fiber: Fiber, group: Group) -> None:
+        results, context, interrupts = group.results, group.context, self._interrupts
+        grad, dtype = group.state.grad, group.state.dtype
+        for index, task in group.tasks:
+            fiber.index = group.started = index
+            fiber.gr_context = context.copy()
+            interrupts.held = False
+            if pending:
+                check_interrupts()
+            results[index] = task()
+            interrupts.held = True
+            # What one call without `with` leaves behind must not reach the next task; all else is looked at in the end.
+            if (
+                is_grad_enabled() is not grad or get_default_dtype() is not dtype or count_function_modes()
+            ) and not group.state.holds():
+                group.state.apply()
+            if self.keeps_state or fiber.view:
+                self._state.finish(fiber, keep=not fiber.ending)  # type: ignore[union-attr]
+            if group.paused and fiber in group.paused:
+                break
 
-    def _return(self, fiber: _Fiber) -> None:
-        """To what held where the fiber paused."""
-        if fiber.has_stream:
-            for stream in self._streams:
-                stream.join(fiber)
-        if fiber.state is not None:
-            if fiber.guard is not None:
-                fiber.guard.__exit__(None, None, None)
-            while fiber.layers:
-                _functorch.push_dynamic_layer_stack(fiber.layers.pop())
-            fiber.state.apply()
-            fiber.state = fiber.guard = None
-        self._take_up_modes(fiber)
+    def uninterrupted(self, function: Callable[[], None]) -> None:
+        """Call a function in a task, while signals wait."""
+        self._interrupts.held = True
+        try:
+            function()
+        finally:
+            self._interrupts.held = False
 
-    def _take_up_modes(self, fiber: _Fiber) -> None:
-        if fiber.grad is not None:
-            if fiber.grad is not self._base.grad:
-                _C._set_grad_enabled(fiber.grad)
-            while fiber.function_modes:
-                push_function_mode(fiber.function_modes.pop())
-            fiber.grad = None
-
-    def _pop_layers(self) -> list[Any]:
-        """The layers of `torch.func` above those that were there around the outermost `run`, taken away."""
-        layers: list[Any] = []
-        while (current_layer() or 0) > self._base_level:
-            layers.append(_functorch.pop_dynamic_layer_stack())
-        return layers
+    def is_mine(self) -> bool:
+        """Whether this is the thread that they run in."""
+        return threading.get_ident() == self._thread
 
 
 def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
@@ -359,61 +380,5 @@ def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
     return {most} if 2 * waiting[most] >= waiting.total() else waiting.keys()
 
 
-class _Group:
-    """The tasks of one call of `run`."""
-
-    def __init__(self, tasks: list[Callable[[], Any]]) -> None:
-        self.tasks = enumerate(tasks)
-        self.results: list[Any] = [None] * len(tasks)
-        self.state = TorchState.capture()
-        self.context: Context = copy_context()
-        self.owner: _Fiber | None = None
-        self.all_started = False
-        self.paused: dict[_Fiber, None] = {}
-        """Fibers whose task has paused and is not done."""
-        self.failure: tuple[int, BaseException] | None = None
-        self.late_failures: list[tuple[int, BaseException]] = []
-
-
-class _Fiber(greenlet):  # type: ignore[misc]
-    fibers: Fibers
-    group: _Group
-
-    def __init__(self) -> None:
-        super().__init__(_live)
-        self.index = -1
-        self.kind: Hashable = None
-        self.waits_for: _Group | None = None
-        self.ending = False
-        self.refused = 0
-        self.has_stream = False
-        """Whether it draws from a stream of its own."""
-        self.grad: bool | None = None
-        self.function_modes: list[Any] = []
-        """Its torch state while it is away, if it differs from the hub's in these two things."""
-        self.state: TorchState | None = None
-        """Its torch state while it is away, if it differs in other things; with the layers and the guard that go with it."""
-        self.layers: list[Any] = []
-        self.guard: Any = None
-
-
-def _live() -> None:
-    """What every fiber does. One that is idle must not hold itself, or it could never be freed."""
-    while True:
-        fiber = getcurrent()
-        assert isinstance(fiber, _Fiber)
-        fiber.fibers.work(fiber)
-        idle = fiber.fibers.idle
-        del fiber.fibers, fiber.group
-        if fiber.ending or len(idle) >= _MOST_IDLE:
-            return
-        fiber.gr_context = None
-        idle.append(fiber)
-        hub = fiber.parent
-        assert hub is not None
-        del fiber, idle
-        hub.switch()
-
-
-_given_up: list[_Fiber] = []
+_given_up: list[Fiber] = []
 """Kept, because freeing a greenlet means ending it."""

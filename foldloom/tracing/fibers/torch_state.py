@@ -28,7 +28,7 @@ from torch._C._functorch import maybe_current_level as current_layer
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.fibers import _Fiber
+    from foldloom.tracing.fibers.tasks import Fiber
 
 
 class Stream:
@@ -36,7 +36,7 @@ class Stream:
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
-        self._own: dict[_Fiber, torch.Tensor] = {}
+        self._own: dict[Fiber, torch.Tensor] = {}
         """What those fibers will draw from that do not draw from the common stream."""
         self._parted = 0
         self._bytes_at = (c_char * generator.get_state().nbytes).from_address
@@ -47,7 +47,7 @@ class Stream:
         self._common = self._generator.get_state()
         self._content = self._bytes_at(self._common.data_ptr()).raw
 
-    def part(self, fiber: _Fiber) -> None:
+    def part(self, fiber: Fiber) -> None:
         """The fiber pauses: what it would draw next is kept for it, if it has drawn at all."""
         now = self._generator.get_state()
         if fiber.has_stream and fiber in self._own:
@@ -65,11 +65,11 @@ class Stream:
         self._generator.manual_seed(int.from_bytes(digest, "little"))
         self.refresh()
 
-    def join(self, fiber: _Fiber) -> None:
+    def join(self, fiber: Fiber) -> None:
         if fiber in self._own:
             self._generator.set_state(self._own[fiber])
 
-    def give_back(self, fiber: _Fiber) -> None:
+    def give_back(self, fiber: Fiber) -> None:
         """The fiber's tasks are done."""
         if self._own.pop(fiber, None) is not None:
             self._generator.set_state(self._common)

@@ -8,15 +8,17 @@ and pickled: it is what tells two calls of one function apart.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from foldloom.errors import CellMismatchError
 from foldloom.graph import Type
+from foldloom.pytrees import flatten, leaf, map_leaves, unflatten
 
 
+@leaf
 class Operand(NamedTuple):
     number: int
     type: Type
@@ -54,7 +56,11 @@ class Call(NamedTuple):
 
     def filled(self, blocks: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with each operand replaced."""
-        return _fill(self.args, blocks), _fill(self.kwargs, blocks)
+
+        def block_of(leaf: Any) -> Any:
+            return blocks[leaf.number] if type(leaf) is Operand else leaf
+
+        return map_leaves(self.args, block_of), map_leaves(self.kwargs, block_of)
 
     def apply(self, *blocks: Any) -> Any:
         args, kwargs = self.filled(blocks)
@@ -63,71 +69,8 @@ class Call(NamedTuple):
     def tensors(self) -> list[Operand | torch.Tensor]:
         """All operands and weights, in order."""
         found: list[Any] = []
-        leaves_of((self.args, self.kwargs), found)
+        flatten((self.args, self.kwargs), found)
         return [leaf for leaf in found if isinstance(leaf, (Operand, torch.Tensor))]
-
-
-def _fill(value: Any, blocks: Sequence[Any]) -> Any:
-    kind = type(value)
-    if kind is Operand:
-        return blocks[value.number]
-    if kind is tuple or kind is list:
-        return kind([_fill(item, blocks) for item in value])
-    if kind is dict:
-        return {key: _fill(item, blocks) for key, item in value.items()}
-    if kind is slice:
-        return slice(_fill(value.start, blocks), _fill(value.stop, blocks), _fill(value.step, blocks))
-    return value
-
-
-def leaves_of(value: Any, leaves: list[Any]) -> Hashable:
-    """Append what is not a container; describe the containers. Also takes what torch's functions return."""
-    kind = type(value)
-    if kind is Operand:
-        leaves.append(value)
-        return None
-    if kind is tuple or kind is list or kind is torch.Size:
-        return (kind, len(value), tuple([leaves_of(item, leaves) for item in value]))
-    if kind is dict:
-        return (kind, tuple(value), tuple([leaves_of(item, leaves) for item in value.values()]))
-    if kind is slice:
-        return (kind, 3, tuple([leaves_of(item, leaves) for item in (value.start, value.stop, value.step)]))
-    if isinstance(value, tuple):  # a named tuple, or one of torch.return_types
-        return (kind, len(value), tuple([leaves_of(item, leaves) for item in value]))
-    leaves.append(value)
-    return None
-
-
-class Constant(NamedTuple):
-    """Stands in a nesting for a leaf that is always the same."""
-
-    value: Any
-
-
-def with_constants(nesting: Any, leaves: Iterator[Any], is_constant: Callable[[Any], bool]) -> Any:
-    """The nesting with some of its leaves in it, so that the others suffice to rebuild it."""
-    if nesting is None:
-        leaf = next(leaves)
-        return Constant(leaf) if is_constant(leaf) else None
-    kind, keys, nestings = nesting
-    return kind, keys, tuple([with_constants(item, leaves, is_constant) for item in nestings])
-
-
-def rebuilt(nesting: Any, leaves: Iterator[Any]) -> Any:
-    """The inverse of `leaves_of`."""
-    if nesting is None:
-        return next(leaves)
-    if type(nesting) is Constant:
-        return nesting.value
-    kind, keys, nestings = nesting
-    items = [rebuilt(item, leaves) for item in nestings]
-    if kind is dict:
-        return dict(zip(keys, items, strict=True))
-    if kind is slice:
-        return slice(*items)
-    if hasattr(kind, "_fields"):
-        return kind(*items)
-    return kind(items)
 
 
 def static(value: Any) -> Hashable:
@@ -166,12 +109,12 @@ def call_of_template(
     weights = iter(shared)
     numbered = iter([Operand(number, type) for number, type in enumerate(operands)])
 
-    def leaf(code: Any) -> Any:
+    def value_of(code: Any) -> Any:
         if code is OPERAND:
             return next(numbered)
         return next(weights) if code is SHARED else _value_of(code)
 
-    args, kwargs = rebuilt(nesting, iter([leaf(code) for code in codes]))
+    args, kwargs = unflatten(nesting, iter([value_of(code) for code in codes]))
     return Call(function, args, kwargs, operands, outputs)
 
 

@@ -19,7 +19,9 @@ from torch._subclasses.fake_tensor import (
 
 from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import Type
-from foldloom.tracing.functions.calls import Call, Operand, leaves_of, with_constants
+from foldloom.pytrees import flatten, map_leaves, with_constants
+from foldloom.tracing.functions.calls import Call, Operand
+from foldloom.tracing.functions.histories import IF_ANY, rules_of
 from foldloom.tracing.scope import recording_paused
 
 
@@ -32,6 +34,8 @@ class Returned(NamedTuple):
     """The operand whose memory the first of them lies in."""
     is_operand: bool = False
     """Whether the function returns that operand itself."""
+    histories: tuple[int, ...] = ()
+    """For each tensor the rule that tells whether it requires grad: see `histories`."""
 
 
 _NO_ANSWER = (
@@ -68,7 +72,7 @@ class NeedsValuesError(Exception):
 
 def inferred(call: Call) -> Returned:
     try:
-        blocks, result = _without_data(call)
+        blocks, result = _tried(call)
     except _NO_ANSWER as error:
         raise NeedsValuesError from error
     except Exception as error:
@@ -78,13 +82,35 @@ def inferred(call: Call) -> Returned:
     if call.function.__name__ in _PRODUCTS and len({_dtype_of(tensor) for tensor in call.tensors()}) > 1:
         _on_ones(call)  # whose factors must have one dtype, of which tensors without data know nothing
     leaves: list[Any] = []
-    nesting = leaves_of(result, leaves)
+    nesting = flatten(result, leaves)
     types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
     if len(types) < len(leaves):
         nesting = with_constants(nesting, iter(leaves), lambda leaf: not isinstance(leaf, torch.Tensor))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shares_with = _operand_in_memory_of(tensors[0], blocks) if tensors else None
-    return Returned(nesting, types, shares_with, any(result is block for block in blocks))
+    return Returned(
+        nesting, types, shares_with, any(result is block for block in blocks), _histories(tensors, blocks, call)
+    )
+
+
+def _tried(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
+    """The operands and the result of a trial call. What it cannot do with operands that require grad, it may do without."""
+    if not torch.is_grad_enabled():
+        return _without_data(call)
+    try:
+        return _without_data(call)
+    except _NO_ANSWER:
+        raise
+    except Exception:
+        with torch.no_grad():
+            return _without_data(call)
+
+
+def _histories(tensors: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor], call: Call) -> tuple[int, ...]:
+    is_tried = not torch.is_grad_enabled() or any(block.requires_grad for block in blocks)
+    if is_tried or not any(type.differentiable for type in call.operands):
+        return rules_of(tensors, blocks)
+    return tuple([IF_ANY if tensor.is_floating_point() else 0 for tensor in tensors])
 
 
 def with_names(function: Any, returned: Returned) -> Returned:
@@ -117,10 +143,17 @@ def _nothing_logged() -> Iterator[None]:
 
 def _without_data(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with recording_paused(), torch.no_grad(), _nothing_logged():
+    has_histories = torch.is_grad_enabled()
+    with recording_paused(), _nothing_logged():
         with mode:
-            blocks = [torch.empty(type.shape, dtype=dtype_of(type)) for type in call.operands]
-        weights = {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _weights(call)}
+            blocks = [
+                torch.empty(type.shape, dtype=dtype_of(type), requires_grad=type.differentiable and has_histories)
+                for type in call.operands
+            ]
+        weights = {
+            id(tensor): mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad)
+            for tensor in _weights(call)
+        }
         args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
         with mode:
             return blocks, call.function(*args, **kwargs)
@@ -158,11 +191,4 @@ def _weights(call: Call) -> list[torch.Tensor]:
 
 
 def _with_weights_replaced(value: Any, others: Mapping[int, torch.Tensor]) -> Any:
-    kind = type(value)
-    if isinstance(value, torch.Tensor):
-        return others.get(id(value), value)
-    if kind is tuple or kind is list:
-        return kind([_with_weights_replaced(item, others) for item in value])
-    if kind is dict:
-        return {key: _with_weights_replaced(item, others) for key, item in value.items()}
-    return value
+    return map_leaves(value, lambda leaf: others.get(id(leaf), leaf))

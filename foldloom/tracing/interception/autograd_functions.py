@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import CheckpointFunction
 
 from foldloom.errors import ArgumentError
-from foldloom.tracing.functions.calls import leaves_of
+from foldloom.pytrees import flatten
 from foldloom.tracing.lazy_tensor import LazyTensor, computed
 from foldloom.tracing.scope import recording_paused, scope
 
@@ -29,7 +29,7 @@ def _apply_or_record(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
             return computed(functools.partial(_apply, kind), args, kwargs)
         return _apply(kind, *args, **kwargs)
     leaves: list[Any] = []
-    leaves_of((args, kwargs), leaves)
+    flatten((args, kwargs), leaves)
     if kind is CheckpointFunction:
         # It saves memory by computing twice; what it computes is its first argument's business.
         run, _, *given = args

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from foldloom.tracing.fibers.module_hooks import watch_attributes
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
@@ -64,3 +65,4 @@ def watch_modules() -> None:
     """
     if nn.Module.__call__ is not _call_or_record:
         nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
+        watch_attributes()

@@ -11,6 +11,7 @@ from torch import nn
 
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import describe
+from foldloom.execution.weight_grads import swapping
 
 State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any]], ...]
 """Of a module and all its submodules: the training mode, the parameters and the submodules. What the module computes depends on these,
@@ -18,11 +19,20 @@ beside the numbers in its parameters."""
 
 
 def state_of(module: nn.Module) -> State:
-    return tuple([(part, part.training, dict(part._parameters), dict(part._modules)) for part in module.modules()])
+    with swapping:  # another thread may have put something in the place of weights
+        return tuple([(part, part.training, dict(part._parameters), dict(part._modules)) for part in module.modules()])
 
 
 def holds(state: State) -> bool:
-    """Whether this is the state of its module. Asked at every call of a module. Comparing dictionaries compares identities first, which is
+    """Whether this is the state of its module."""
+    if _holds_now(state):
+        return True
+    with swapping:  # another thread may have been using the module
+        return _holds_now(state)
+
+
+def _holds_now(state: State) -> bool:
+    """Asked at every call of a module. Comparing dictionaries compares identities first, which is
     fast; comparing two different weights raises RuntimeError."""
     try:
         for module, training, weights, submodules in state:
@@ -132,15 +142,16 @@ class Guards:
         """Check all guards, and put modules into the states in which they were called. Kernels run within it."""
         self.check()
         others = [(module, state) for module, state in self.module_states.items() if not holds(state)]
-        put_back = [state_of(module) for module, _ in others]
-        try:
-            for _, state in others:
-                _put(state)
-            with self.changes_allowed():
-                yield
-        finally:
-            for state in put_back:
-                _put(state)
+        with swapping if others else nullcontext():
+            put_back = [state_of(module) for module, _ in others]
+            try:
+                for _, state in others:
+                    _put(state)
+                with self.changes_allowed():
+                    yield
+            finally:
+                for state in put_back:
+                    _put(state)
 
 
 def _switched(module: nn.Module) -> ArgumentError:

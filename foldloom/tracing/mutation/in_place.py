@@ -94,6 +94,8 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) ->
         _assign(recorder, target, _with_gradient_of(recorder, target, result))
     elif type(group) is LazyTensor:
         _write_row(recorder, group, index, _with_gradient_of(recorder, target, result))
+    elif group.is_alias:
+        _write_alias(recorder, target, group, result)
     else:
         _write_view(recorder, group, index, result)
 
@@ -128,15 +130,27 @@ def _write_view(recorder: ActiveRecorder, group: Views, index: int | None, resul
     replace(recorder, group.base, recorder.call_function(write_view, written, None))
 
 
+def _write_alias(recorder: ActiveRecorder, target: LazyTensor, group: Views, result: LazyTensor) -> None:
+    """What `detach` returned is changed in place: it shares memory with its base, and has a history of its own."""
+    _assign(recorder, target, result)
+    replace(recorder, group.base, _with_history_of(recorder, group.base, result))
+
+
+def _with_history_of(recorder: ActiveRecorder, target: LazyTensor, numbers: LazyTensor) -> LazyTensor:
+    """Other numbers with the history of a value, of which autograd sees no change."""
+    if not target.requires_grad:
+        detached: LazyTensor = recorder.call_function(torch.Tensor.detach, (numbers,), None)
+        return detached
+    with torch.enable_grad():
+        joined: LazyTensor = recorder.call_function(with_gradient_of, (target, numbers), None)
+    return joined
+
+
 def _with_gradient_of(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> LazyTensor:
     """An in-place change within `torch.no_grad()` changes the numbers, and leaves the gradient as it was."""
     if torch.is_grad_enabled() or not recorder.has_gradients or not target._type.differentiable:
         return result
-    if target.shape != result.shape:
-        return result
-    with torch.enable_grad():
-        joined: LazyTensor = recorder.call_function(with_gradient_of, (target, result), None)
-    return joined
+    return result if target.shape != result.shape else _with_history_of(recorder, target, result)
 
 
 def _refresh_views(recorder: ActiveRecorder, base: LazyTensor) -> None:
@@ -151,7 +165,10 @@ def _refresh_views(recorder: ActiveRecorder, base: LazyTensor) -> None:
             with torch.set_grad_enabled(found.grad_enabled and recorder.has_gradients):
                 fresh = recorder.call_function(found.function, found.args, found.kwargs)
             for view, index in found.in_use():
-                _assign(recorder, view, fresh if index is None else fresh[index])
+                of_view = fresh if index is None else fresh[index]
+                if found.is_alias and view.requires_grad:
+                    of_view = _with_history_of(recorder, view, of_view)
+                _assign(recorder, view, of_view)
 
 
 def _refresh_row(recorder: ActiveRecorder, values: LazyTensor, row: LazyTensor) -> None:

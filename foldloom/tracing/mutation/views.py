@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import is_grad_enabled
 
-from foldloom.tracing.functions.calls import leaves_of, rebuilt, static
+from foldloom.pytrees import flatten, unflatten
+from foldloom.tracing.functions.calls import static
 from foldloom.tracing.lazy_tensor import LazyTensor, Views
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.scope import recording_paused
@@ -39,6 +40,7 @@ def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], res
 
 def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:
     """A row of a ragged value, or some of its rows."""
+    recorder.keep_together(values)
     type = values._type.row if isinstance(index, int) else values._type
     handle = LazyTensor(recorder, values._value[index], type, values._depth)
     handle._source = (values, index)
@@ -48,6 +50,7 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
 
 def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
     """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
+    recorder.keep_together(values)
     handles: list[LazyTensor] = []
     type, depth = values._type.row, values._depth
     for index, value in enumerate(values._value):
@@ -112,14 +115,14 @@ def _after(
 ) -> tuple[Layout, bool]:
     """The layout of the result of a function, and whether the result is a view of the argument."""
     leaves: list[Any] = []
-    nesting = leaves_of((args, kwargs), leaves)
+    nesting = flatten((args, kwargs), leaves)
     leaves = [_Value(tuple(leaf.shape)) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     key = (function, layout, nesting, tuple([static(leaf) for leaf in leaves]), index, dtype)
     found = _known.get(key)
     if found is None:
         with recording_paused(), torch.no_grad():
             base = _without_data(layout, dtype)
-            more, by_name = rebuilt(nesting, iter([_as_argument(function, leaf) for leaf in leaves]))
+            more, by_name = unflatten(nesting, iter([_as_argument(function, leaf) for leaf in leaves]))
             result = function(base, *more, **by_name)
             view = result if index is None else result[index]
             is_view = id_of_memory(view) == id_of_memory(base)

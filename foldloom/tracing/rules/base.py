@@ -8,7 +8,8 @@ from typing import Any, TypeGuard
 import torch
 from torch.nn import functional
 
-from foldloom.tracing.functions.calls import Call, Operand, leaves_of, rebuilt
+from foldloom.pytrees import flatten, unflatten
+from foldloom.tracing.functions.calls import Call, Operand
 
 Batched = Callable[..., Any]
 """Takes the blocks of the operands, the batch first, and returns what the function returns, the batch first."""
@@ -99,8 +100,8 @@ def with_members_flattened(call: Call, count: int) -> Batched:
     def run(*blocks: torch.Tensor) -> Any:
         members = len(blocks[0])
         leaves: list[Any] = []
-        nesting = leaves_of(call.apply(*[block.flatten(0, 1) for block in blocks]), leaves)
-        return rebuilt(nesting, iter([leaf.unflatten(0, (members, count)) for leaf in leaves]))
+        nesting = flatten(call.apply(*[block.flatten(0, 1) for block in blocks]), leaves)
+        return unflatten(nesting, iter([leaf.unflatten(0, (members, count)) for leaf in leaves]))
 
     return run
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from foldloom.execution.kernels import type_of
-from foldloom.tracing.functions.calls import Call, leaves_of
+from foldloom.pytrees import flatten
+from foldloom.tracing.functions.calls import Call
 from foldloom.tracing.rules.base import DENSE, Batched, forms, register
 
 VMAP, ONE_BY_ONE = "vmap", "one by one"
@@ -53,7 +54,7 @@ class Fallback:
 
     def _tensors_of_one(self, *members: torch.Tensor) -> tuple[torch.Tensor, ...]:
         leaves: list[Any] = []
-        leaves_of(self._call.apply(*members), leaves)
+        flatten(self._call.apply(*members), leaves)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if self._call.function in BY_MEMORY:
             tensors = [with_gradient_of_its_own(tensor) for tensor in tensors]

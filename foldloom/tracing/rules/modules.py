@@ -29,7 +29,7 @@ def can_be_batched(module: nn.Module, types: tuple[Type, ...], is_ragged: bool) 
 
 
 def returned_by_module(form: BatchedModule, types: tuple[Type, ...]) -> Returned:
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.random.fork_rng():
         return returned_for_ragged(form, types)
 
 

@@ -10,7 +10,8 @@ import torch
 from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import ANY, Type
 from foldloom.graph.ragged import Ragged
-from foldloom.tracing.functions.calls import leaves_of
+from foldloom.pytrees import flatten
+from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.functions.shape_inference import Returned
 
 _LENGTHS = (2, 3)
@@ -20,14 +21,15 @@ def returned_for_ragged(form: Callable[..., Any], types: tuple[Type, ...]) -> Re
     """Zeros are valid rows of any table and valid classes."""
     blocks = [_block(type) for type in types]
     leaves: list[Any] = []
-    with torch.no_grad():
-        nesting = leaves_of(form(*blocks), leaves)
-    return Returned(nesting, tuple([_type(leaf) for leaf in leaves]))
+    nesting = flatten(form(*blocks), leaves)
+    outputs, operands = ([v.values if isinstance(v, Ragged) else v for v in side] for side in (leaves, blocks))
+    return Returned(nesting, tuple([_type(leaf) for leaf in leaves]), histories=rules_of(outputs, operands))
 
 
 def _block(type: Type) -> torch.Tensor | Ragged:
     rows = sum(_LENGTHS) if type.ragged else len(_LENGTHS)
-    zeros = torch.zeros((rows, *type.row.shape), dtype=dtype_of(type))
+    has_history = type.differentiable and torch.is_grad_enabled()
+    zeros = torch.zeros((rows, *type.row.shape), dtype=dtype_of(type), requires_grad=has_history)
     return Ragged(zeros, torch.tensor(_LENGTHS)) if type.ragged else zeros
 
 

@@ -341,3 +341,13 @@ def getitem_columns(call: Call) -> Batched | None:
     if not isinstance(index, tuple) or index[0] != slice(None) or len(index) < 2:
         return None
     return rowwise(call) if all(type(part) in (int, slice, type(None), type(...)) for part in index) else None
+
+
+def together(rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a stack, as one value."""
+    return rows
+
+
+@register(RAGGED, [together])
+def _together(call: Call) -> Batched:
+    return lambda rows: Ragged(rows.values, rows.lengths)

@@ -1,0 +1,121 @@
+"""From a fiber to the hub and back: whose torch state holds.
+
+A fiber that pauses returns to what held around the outermost `run`, so that only differences from that have to be noted, and there usually
+are none. Signals are held back meanwhile (`interrupts.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import _C, is_grad_enabled
+from torch._C import _functorch
+from torch._C import _len_torch_function_stack as count_function_modes
+from torch._C import _pop_torch_function_stack as pop_function_mode
+from torch._C import _push_on_torch_function_stack as push_function_mode
+from torch._C._functorch import maybe_current_level as current_layer
+from torch.utils._device import DeviceContext
+
+from foldloom.tracing.fibers.torch_state import TorchState, cross_inference_mode, outline, streams
+
+if TYPE_CHECKING:
+    from foldloom.tracing.fibers.tasks import Fiber
+
+
+class Outputs(NamedTuple):
+    """Where prints and warnings go: `redirect_stdout` and `catch_warnings` change it for the whole process."""
+
+    stdout: Any
+    stderr: Any
+    filters: Any
+    show: Any
+    show_message: Any
+
+    @staticmethod
+    def now() -> Outputs:
+        implementation = getattr(warnings, "_showwarnmsg_impl", None)
+        return Outputs(sys.stdout, sys.stderr, warnings.filters, warnings.showwarning, implementation)
+
+    def apply(self) -> None:
+        sys.stdout, sys.stderr = self.stdout, self.stderr
+        warnings.filters, warnings.showwarning = self.filters, self.show
+        if self.show_message is not None:
+            warnings._showwarnmsg_impl = self.show_message  # type: ignore[attr-defined]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+class Crossing:
+    """``home`` is the state around the outermost `run`."""
+
+    def __init__(self, home: TorchState) -> None:
+        self.home = home
+        self._home_level = current_layer() or 0
+        self._outputs = Outputs.now()
+        self._stdout, self._stderr, self._filters = self._outputs[:3]
+        self.streams = streams()
+
+    def leave(self, fiber: Fiber) -> None:
+        """To what holds in the hub."""
+        home = self.home
+        here = outline() == home.outline
+        if here:
+            # By far the most frequent differences, in a tenth of the time.
+            grad, count = is_grad_enabled(), count_function_modes()
+            if count or grad is not home.grad:
+                modes = [pop_function_mode() for _ in range(count)]
+                if grad is not home.grad:
+                    _C._set_grad_enabled(home.grad)
+                fiber.grad, fiber.function_modes = grad, modes
+                here = DeviceContext not in map(type, modes)
+        if not here or not (home.plain or home.holds()):
+            self._take_up_modes(fiber)
+            fiber.state = TorchState.capture()
+            fiber.layers = self.pop_layers()
+            fiber.guard = cross_inference_mode(home.inference)
+            home.apply()
+        for stream in self.streams:
+            stream.part(fiber)
+        if sys.stdout is not self._stdout or warnings.filters is not self._filters or sys.stderr is not self._stderr:
+            fiber.outputs = Outputs.now()
+            self._outputs.apply()
+
+    def come_back(self, fiber: Fiber) -> None:
+        """To what held where the fiber paused."""
+        if fiber.outputs is not None:
+            fiber.outputs.apply()
+            fiber.outputs = None
+        if fiber.has_stream:
+            for stream in self.streams:
+                stream.join(fiber)
+        if fiber.state is not None:
+            if fiber.guard is not None:
+                fiber.guard.__exit__(None, None, None)
+            while fiber.layers:
+                _functorch.push_dynamic_layer_stack(fiber.layers.pop())
+            fiber.state.apply()
+            fiber.state = fiber.guard = None
+        self._take_up_modes(fiber)
+
+    def _take_up_modes(self, fiber: Fiber) -> None:
+        if fiber.grad is not None:
+            if fiber.grad is not self.home.grad:
+                _C._set_grad_enabled(fiber.grad)
+            while fiber.function_modes:
+                push_function_mode(fiber.function_modes.pop())
+            fiber.grad = None
+
+    def pop_layers(self) -> list[Any]:
+        """The layers of `torch.func` above those that were there around the outermost `run`, taken away."""
+        layers: list[Any] = []
+        while (current_layer() or 0) > self._home_level:
+            layers.append(_functorch.pop_dynamic_layer_stack())
+        return layers
+
+    def forget(self, fiber: Fiber) -> None:
+        """The fiber's tasks are done."""
+        if fiber.has_stream:
+            for stream in self.streams:
+                stream.give_back(fiber)
+            fiber.has_stream = False

@@ -1,0 +1,87 @@
+"""Tasks under way: the group that they were started in, and the fiber that each runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+
+from foldloom.tracing.fibers.torch_state import TorchState
+
+if TYPE_CHECKING:
+    from foldloom.tracing.fibers.crossing import Outputs
+    from foldloom.tracing.fibers.fibers import Fibers
+    from foldloom.tracing.fibers.module_state import Journal, Placed, Slot
+
+_MOST_IDLE = 256
+"""How many free fibers are kept; each holds some 20 kB."""
+
+
+class Group:
+    """The tasks of one call of `run`."""
+
+    def __init__(self, tasks: list[Callable[[], Any]]) -> None:
+        self.tasks = enumerate(tasks)
+        self.results: list[Any] = [None] * len(tasks)
+        self.state = TorchState.capture()
+        self.context: Context = copy_context()
+        self.owner: Fiber | None = None
+        self.started = -1
+        """The last task that has been started."""
+        self.left: dict[Slot, list[tuple[int, Placed]]] = {}
+        """What tasks that are done have written to modules."""
+        self.all_started = False
+        self.paused: dict[Fiber, None] = {}
+        """Fibers whose task has paused and is not done."""
+        self.failure: tuple[int, BaseException] | None = None
+        self.late_failures: list[tuple[int, BaseException]] = []
+
+
+class Fiber(greenlet):  # type: ignore[misc]
+    fibers: Fibers
+    group: Group
+
+    def __init__(self) -> None:
+        super().__init__(_live)
+        self.index = -1
+        self.kind: Hashable = None
+        self.awaits: Any = None
+        self.journal: Journal | None = None
+        self.view: dict[Slot, Placed] = {}
+        """Attributes that the task has written or read, with its values while it is away."""
+        self.wrote: set[Slot] = set()
+        self.outputs: Outputs | None = None
+        """Where its prints and warnings go while it is away, if not where the hub's do."""
+        self.waits_for: Group | None = None
+        self.ending = False
+        self.refused = 0
+        self.has_stream = False
+        """Whether it draws from a stream of its own."""
+        self.grad: bool | None = None
+        self.function_modes: list[Any] = []
+        """Its torch state while it is away, if it differs from the hub's in these two things."""
+        self.state: TorchState | None = None
+        """Its torch state while it is away, if it differs in other things; with the layers and the guard that go with it."""
+        self.layers: list[Any] = []
+        self.guard: Any = None
+
+
+def _live() -> None:
+    """What every fiber does. One that is idle must not hold itself, or it could never be freed."""
+    while True:
+        fiber = getcurrent()
+        assert isinstance(fiber, Fiber)
+        fiber.fibers.work(fiber)
+        idle = fiber.fibers.idle
+        del fiber.fibers, fiber.group
+        fiber.journal = fiber.awaits = None
+        if fiber.ending or len(idle) >= _MOST_IDLE:
+            return
+        fiber.gr_context = None
+        idle.append(fiber)
+        hub = fiber.parent
+        assert hub is not None
+        del fiber, idle
+        hub.switch()
