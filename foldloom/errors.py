@@ -23,10 +23,12 @@
     └── RunError                a folder that is not that of a training, or not of this one
 
 What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
-while it runs becomes a CellError that names the cell, the shapes and the example.
+while it runs becomes a CellError that names the cell, the shapes and the example, and can be caught as what was raised, too.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class FoldloomError(Exception):
@@ -54,7 +56,8 @@ class ValueNotReadyError(RecordingError, TypeError):
 
 
 class CellError(FoldloomError):
-    pass
+    op: Any = None
+    """The operation that failed, if it did while it ran."""
 
 
 class CellOutputError(CellError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
+from foldloom.execution.failures import Failures
 from foldloom.execution.kernels import is_only_thread, without_drawing
 from foldloom.execution.observer import observing
 from foldloom.execution.reach import Reach
@@ -58,15 +59,33 @@ class Session:
         self._device = device
         self._placed = Placed()
         self._buffers = Buffers(device)
+        self.failures = Failures()
         self.plans: list[Plan] = []
 
     def run(
-        self, part: Recording, earlier: Ints, kernels: Sequence[Kernel | None], *, apart: bool
+        self,
+        part: Recording,
+        earlier: Ints,
+        kernels: Sequence[Kernel | None],
+        *,
+        apart: bool,
+        may_fail: bool = False,
+        example_of_node: Ints | None = None,
     ) -> tuple[Planned, Outputs]:
-        """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before."""
+        """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before.
+
+        If members of it ``may_fail``, those that do are in `failures` afterwards; else the first of them ends the run.
+        """
         planned = prepare(part, self._scheduler, self._placed, earlier)
+        if example_of_node is not None:
+            planned = replace(planned, plan=replace(planned.plan, example_of_node=example_of_node))
         self.plans.append(planned.plan)
-        return planned, execute(planned, kernels, self._device, self._buffers, apart=apart)
+        failures = self.failures if may_fail or self.failures else None
+        return planned, execute(planned, kernels, self._device, self._buffers, apart=apart, failures=failures)
+
+    def place_of(self, value: int) -> tuple[int, int]:
+        """The arena and row of a value that has been computed."""
+        return int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value])
 
     @property
     def arena_of_value(self) -> Ints:
@@ -126,6 +145,7 @@ def execute(
     buffers: Buffers | None = None,
     *,
     apart: bool = False,
+    failures: Failures | None = None,
 ) -> Outputs:
     """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it."""
     buffers = buffers or Buffers(device)
@@ -146,7 +166,7 @@ def execute(
     if observer is not None:
         kernels, buffers = observer.runs(planned, kernels, buffers)
     with nobody_draws:
-        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart)
+        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart, failures=failures)
     if observer is not None:
         observer.ran(planned)
     return blocks

@@ -41,6 +41,10 @@ class Kernel:
         """Whether it is code of the user's, of which only operands and outputs are seen."""
         self.only_once = only_once
         """Whether to run it again would be seen: it draws random numbers, or calls hooks."""
+        self.alone: Callable[..., Any] | None = None
+        """The function for one example without a batch, if there is one: it knows what is raised one by one."""
+        self.table: int | None = None
+        """How many places there are that indices among the operands may name."""
         self.form: object = call
         """The batched function itself, which knows how it runs."""
         self.is_ragged = any(type.ragged for type in (*op.inputs, *op.outputs))

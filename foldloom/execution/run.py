@@ -20,11 +20,13 @@ import torch
 from foldloom.errors import CellError, CellOutputError
 from foldloom.execution.again import Made
 from foldloom.execution.buffers import Buffers
+from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error, out_of_range
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import check_interrupts, pending
-from foldloom.execution.kernels import Kernel, describe, member_of
+from foldloom.execution.kernels import Kernel, describe
 from foldloom.execution.reach import Members
 from foldloom.execution.weight_grads import weight_grads_once
+from foldloom.graph import Ints
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Plan, Step, Write
 
@@ -37,12 +39,18 @@ _IN_PLACE = (
 
 
 def run_plan(
-    plan: Plan, inputs: Sequence[torch.Tensor], kernels: Sequence[Kernel | None], buffers: Buffers, *, apart: bool
+    plan: Plan,
+    inputs: Sequence[torch.Tensor],
+    kernels: Sequence[Kernel | None],
+    buffers: Buffers,
+    *,
+    apart: bool,
+    failures: Failures | None = None,
 ) -> Outputs:
     """The outputs of a plan: for each block of ``plan.outputs`` one tensor, or if they are wanted ``apart`` the rows of it.
 
     ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
-    each op, None for inputs.
+    each op, None for inputs. Members that fail are noted in ``failures``; without it, the first of them ends the run.
     """
     # Buffers made in inference mode would not notice a cell that changes its arguments.
     with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
@@ -59,9 +67,11 @@ def run_plan(
             members = _members(plan, step, kernel, buffers)
             operands = buffers.exchange(writes, outputs, step.reads, members, made, operands)
             shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
-            outputs = _call(
-                kernel, operands if not kernel.is_ragged else _with_lengths(plan, step, operands), plan, number, step
-            )
+            blocks = operands if not kernel.is_ragged else _with_lengths(plan, step, operands)
+            if failures:
+                outputs = _call_some(kernel, blocks, plan, number, step, members.lengths, failures)
+            else:
+                outputs = _call(kernel, blocks, plan, number, step, members.lengths, failures)
             writes, made = step.writes, Made(kernel, members)
             if any(rows._version != version for rows, version in shared):
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
@@ -90,7 +100,13 @@ def _with_lengths(plan: Plan, step: Step, operands: Sequence[torch.Tensor]) -> l
 
 
 def _call(
-    kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], plan: Plan, number: int, step: Step
+    kernel: Kernel,
+    operands: Operands,
+    plan: Plan,
+    number: int,
+    step: Step,
+    lengths: Ints | None,
+    failures: Failures | None,
 ) -> Sequence[torch.Tensor]:
     if pending:
         check_interrupts()
@@ -104,34 +120,79 @@ def _call(
     except Exception as error:
         if "modified inplace" in str(error):
             raise CellError(_IN_PLACE.format(label=kernel.op.label)) from error
-        raise CellError(_explain(kernel, operands, plan, number, step, error)) from error
+        if failures is None:
+            raise _first_error(kernel, operands, plan, number, step, error) from error
+        separated = Separated(kernel, operands, step, lengths)
+        separated.run(range(step.size))
+        if not separated.errors:
+            raise _first_error(kernel, operands, plan, number, step, error) from error
+        _note(separated, kernel, operands, plan, number, step, failures)
+        outputs = separated.outputs()
     return outputs
 
 
+def _call_some(
+    kernel: Kernel, operands: Operands, plan: Plan, number: int, step: Step, lengths: Ints | None, failures: Failures
+) -> Sequence[torch.Tensor]:
+    """The same for a step some of whose members may read what has failed."""
+    lost = failures.among(plan, step)
+    if not lost:
+        return _call(kernel, operands, plan, number, step, lengths, failures)
+    separated = Separated(kernel, operands, step, lengths)
+    separated.run([member for member in range(step.size) if member not in lost])
+    for member, failure in lost.items():
+        failures.mark(failure, step.writes, separated.spans(member))
+    _note(separated, kernel, operands, plan, number, step, failures)
+    return separated.outputs()
+
+
+def _note(
+    separated: Separated,
+    kernel: Kernel,
+    operands: Operands,
+    plan: Plan,
+    number: int,
+    step: Step,
+    failures: Failures,
+) -> None:
+    """Note the members that have failed of themselves."""
+    for member, error in separated.errors.items():
+        failure = Failure(error, kernel.op, _explain(kernel, operands, plan, number, step, error, member))
+        failures.mark(failure, step.writes, separated.spans(member))
+        failures.note_new(failure)
+
+
+def _first_error(
+    kernel: Kernel, operands: Operands, plan: Plan, number: int, step: Step, error: Exception
+) -> CellError:
+    """What the first member that fails raises; or all of them together, if none fails alone."""
+    with torch.no_grad():
+        for member in range(step.size):
+            separated = Separated(kernel, operands, step, _lengths(operands))
+            separated.run([member])
+            if separated.errors:
+                error = separated.errors[member]
+                return cell_error(_explain(kernel, operands, plan, number, step, error, member), error, kernel.op)
+    return cell_error(_explain(kernel, operands, plan, number, step, error, None), error, kernel.op)
+
+
+def _lengths(operands: Operands) -> Ints | None:
+    return next((operand.lengths.numpy() for operand in operands if isinstance(operand, Ragged)), None)
+
+
 def _explain(
-    kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], plan: Plan, number: int, step: Step, error: Exception
+    kernel: Kernel, operands: Operands, plan: Plan, number: int, step: Step, error: Exception, member: int | None
 ) -> str:
     examples = plan.examples_of(step)
-    culprit = _first_failing_member(kernel, operands, step.size)
     which = (
-        f"example {examples[culprit]}"
-        if culprit is not None
+        f"example {examples[member]}"
+        if member is not None
         else f"{step.size} members together (each alone succeeds), of examples {_some(sorted(set(examples.tolist())))}"
     )
     shapes = ", ".join(
         describe(operand) if isinstance(operand, torch.Tensor) else repr(operand) for operand in operands
     )
-    return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}"
-
-
-def _first_failing_member(kernel: Kernel, operands: Sequence[torch.Tensor | Ragged], count: int) -> int | None:
-    with torch.no_grad():
-        for member in range(count):
-            try:
-                kernel.call(*[member_of(operand, member) for operand in operands])
-            except Exception:
-                return member
-    return None
+    return f"cell {kernel.op.label} failed in step {number} on ({shapes}), {which}: {error}{out_of_range(kernel, operands, member)}"
 
 
 def _some(numbers: list[int]) -> str:

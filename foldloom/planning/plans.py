@@ -119,6 +119,8 @@ class Plan:
     block_of_output: Ints
     row_of_output: Ints
     nodes_of_example: Ints
+    example_of_node: Ints | None = None
+    """Where examples did not take turns in order, so that ``nodes_of_example`` does not tell them apart."""
 
     def statistics(self) -> Statistics:
         reads = [read for step in self.steps for read in step.reads]
@@ -133,8 +135,10 @@ class Plan:
 
     def examples_of(self, step: Step) -> Ints:
         """Which example each member of a step belongs to."""
-        ends = np.cumsum(self.nodes_of_example)
-        return np.searchsorted(ends, self.nodes[step.first : step.first + step.size], side="right")
+        nodes = self.nodes[step.first : step.first + step.size]
+        if self.example_of_node is not None:
+            return self.example_of_node[nodes]
+        return np.searchsorted(np.cumsum(self.nodes_of_example), nodes, side="right")
 
     def rows_of(self, read: Read) -> Ints:
         """The arena rows that a read takes, slot after slot."""

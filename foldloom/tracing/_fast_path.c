@@ -25,7 +25,7 @@ static struct {
     struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
     struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, column_of_number,
                         number_of_value, module_states, cells; } graph;
-    struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged; } known;
+    struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged, may_raise; } known;
     struct { Py_ssize_t op_number, type, values; } column;
     struct { Py_ssize_t ragged; } type;
     PyObject *is_grad_enabled, *is_autocast_enabled; /* torch's */
@@ -39,6 +39,7 @@ static struct {
     PyObject *make_tensor;                           /* torch.tensor */
     PyObject *stack;                                 /* torch.stack */
     PyObject *type_of_stack;                         /* by the type of a row */
+    PyObject *may_be_caught;                         /* whether somebody on the stack may catch what a call raises */
 } bound;
 
 static PyObject *name_recorder, *name_own_recorder, *name_training, *name_parameters, *name_parts, *name_hooks,
@@ -206,6 +207,14 @@ static Outcome key_find(Key *key, PyObject **known)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
     if (Py_TYPE(found) != bound.known_type)
         return UNKNOWN;
+    if (SLOT(found, bound.known.may_raise) == Py_True) { /* and if it may be caught, Python waits for it */
+        PyObject *answer = PyObject_CallNoArgs(bound.may_be_caught);
+        if (answer == NULL || answer == Py_True) {
+            Py_XDECREF(answer);
+            return answer == NULL ? FAILED : UNKNOWN;
+        }
+        Py_DECREF(answer);
+    }
     *known = Py_NewRef(found);
     return FOUND;
 }
@@ -891,6 +900,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {"make_tensor", &bound.make_tensor},
         {"stack", &bound.stack},
         {"type_of_stack", &bound.type_of_stack},
+        {"may_be_caught", &bound.may_be_caught},
     };
     for (size_t i = 0; i < sizeof(meant) / sizeof(*meant); i++) {
         PyObject *value = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, meant[i].name);
@@ -932,6 +942,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {known, "shares_with", &bound.known.shares_with},
         {known, "is_operand", &bound.known.is_operand},
         {known, "is_ragged", &bound.known.is_ragged},
+        {known, "may_raise", &bound.known.may_raise},
         {column, "op_number", &bound.column.op_number},
         {column, "type", &bound.column.type},
         {column, "values", &bound.column.values},

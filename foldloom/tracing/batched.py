@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
-from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
+from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import Interrupts
@@ -17,40 +18,44 @@ from foldloom.execution.results import stack_values, stacked, unstacked
 from foldloom.graph.recording import Recording, merge_recordings, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.pytrees import patched, template_of
+from foldloom.tracing.arguments import described, examples_of, scheduler_of
+from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.interception.autograd_functions import watch_functions
+from foldloom.tracing.interception import watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
-from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.recorder import Recorder
-from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_line
+from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_frame, user_line
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Results = TypeVar("Results", covariant=True)
 
-class Batched:
+
+class Batched(Generic[P, R, Results]):
     """A function of one example, as a function of many. Made by `batch`."""
 
     def __init__(
-        self, function: Callable[..., Any], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
+        self, function: Callable[P, R], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
     ) -> None:
         self.function = function
         self.scheduler = scheduler
         self.stack = stack
         self.cells = tuple([cell_of_module(module) for module in cells])
 
-    def __call__(self, *columns: Sequence[Any]) -> Any:
+    def __call__(self, *columns: Iterable[Any]) -> Results:
         """The results of the examples ``zip(*columns)``."""
-        examples = _examples(columns)
+        examples = examples_of(columns)
         outer = scope.recorder
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
-            return self._call_within(outer, examples)
-        watch_modules()
-        watch_functions()
+            return self._call_within(outer, examples)  # type: ignore[no-any-return]
+        watch_all()
         with Interrupts() as interrupts, gc_paused():
-            return self._call_outermost(examples, interrupts)
+            return self._call_outermost(examples, interrupts)  # type: ignore[no-any-return]
 
     def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         recorder = Recorder(self.scheduler, self.function, self.cells)
@@ -75,18 +80,28 @@ class Batched:
             planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
                 return self._run(planned, requires_grad, given)
+        except (CellError, IndexError) as error:
+            _add_line(error, recorder)
+            raise
         finally:
             recorder.end()
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
         """Inside another batch the examples join it: everything is recorded there."""
-        tasks = [partial(self.function, *args) for args in examples]
+        function: Callable[..., Any] = self.function
+        tasks: list[Callable[[], Any]] = [partial(function, *args) for args in examples]
+        if recorder.fibers is not None and is_caught():
+            tasks = [passing_on(task) for task in tasks]
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
         return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
 
-    def run(self, planned: Planned) -> Any:
+    def run(self, planned: Planned) -> Results:
         """The results of a batch that was planned before, in this process or in another."""
-        return self._run(planned, None, ())
+        if not isinstance(planned, Planned):
+            raise ArgumentError(
+                f"run takes a plan, and was given {described(planned)}: write `run(fl.plan(recordings))`"
+            )
+        return self._run(planned, None, ())  # type: ignore[no-any-return]
 
     def _run(self, planned: Planned, requires_grad: Sequence[bool] | None, given: Sequence[torch.Tensor | None]) -> Any:
         """``requires_grad`` tells which outputs do; None if what is computed decides. ``given`` are outputs that were given."""
@@ -124,13 +139,33 @@ class Batched:
         return f"fl.batch({name}, scheduler={self.scheduler}, stack={self.stack})"
 
 
+@overload
 def batch(
-    function: Callable[..., Any],
+    function: Callable[P, R],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: Literal[False] = False,
+    cells: Sequence[torch.nn.Module] = (),
+) -> Batched[P, R, list[R]]: ...
+
+
+@overload
+def batch(
+    function: Callable[P, R],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: bool,
+    cells: Sequence[torch.nn.Module] = (),
+) -> Batched[P, R, Any]: ...
+
+
+def batch(
+    function: Callable[P, R],
     *,
     scheduler: Scheduler | None = None,
     stack: bool = False,
     cells: Sequence[torch.nn.Module] = (),
-) -> Batched:
+) -> Batched[P, R, Any]:
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
     The function is written for one example and may recurse, loop and branch as it likes; what it computes on tensors, it
@@ -147,7 +182,11 @@ def batch(
     >>> fl.batch(power, stack=True)([1, 4, 10], [1, 1, 1])
     tensor([   2,   16, 1024])
     """
-    return Batched(function, scheduler or ByDepth(), stack, cells)
+    if not callable(function):
+        raise ArgumentError(
+            f"fl.batch takes a function or a module, and was given {described(function)}: write `fl.batch(f)(xs)`"
+        )
+    return Batched(function, scheduler_of(scheduler, ByDepth), stack, cells)
 
 
 @contextmanager
@@ -169,10 +208,9 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         raise RecordingError(
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
-    watch_modules()
-    watch_functions()
-    recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
-    mode = torch.is_grad_enabled(), autocast_state()
+    watch_all()
+    recorder = Recorder(scheduler_of(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
+    mode = current_mode()
 
     def flush(_: object) -> None:
         # A value may be demanded within `torch.no_grad()`: everything is computed in the mode of the batch.
@@ -180,13 +218,18 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
             recorder.flushes.flush_all()
 
     recorder.flushes.on_demand = flush
+    recorder.flushes.limit = Limit.here(user_frame())
     recorder.graph.begin(0)
     try:
         with recording_into(recorder), gc_paused(), RecordingMode(recorder):
             yield
         if not recorder.flushes.has_failed:
             recorder.flushes.flush_all()
+    except CellError as error:
+        _add_line(error, recorder)
+        raise
     finally:
+        recorder.flushes.limit = None
         recorder.end()
 
 
@@ -206,7 +249,7 @@ def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable
     """What `batch` must equal, computed the plain way: each example alone, in a loop. To check and to debug with."""
 
     def run(*columns: Sequence[Any]) -> Any:
-        results = [function(*args) for args in _examples(columns)]
+        results = [function(*args) for args in examples_of(columns)]
         return stack_values(results) if stack else results
 
     return run
@@ -222,7 +265,7 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
 
 def record_each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Recording]:
     """``record`` for each of the examples ``zip(*columns)``, which costs less than for one at a time."""
-    examples = _examples(columns)
+    examples = examples_of(columns)
     return split_recording(record_together(function, examples, 0)) if examples else []
 
 
@@ -230,11 +273,11 @@ def record_together(
     function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int | None = None
 ) -> Recording:
     """One recording of several examples, which share nothing. ``first`` is the number of the first in its batch, if it is in one."""
-    watch_modules()
-    watch_functions()
+    watch_all()
     recorder = Recorder(ByDepth(), function)
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True
+    recorder.flushes.waits_for_errors = False
     try:
         with recording_into(recorder), gc_paused():
             for number, args in enumerate(examples):
@@ -259,19 +302,19 @@ def record_together(
 
 def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) -> Planned:
     """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``."""
+    if isinstance(recordings, Recording) or not isinstance(recordings, Iterable):
+        raise ArgumentError(
+            f"fl.plan takes a list of recordings, and was given {described(recordings)}: write `fl.plan([recording])`"
+        )
+    recordings = list(recordings)
+    for recording in recordings:
+        if not isinstance(recording, Recording):
+            raise ArgumentError(
+                f"fl.plan takes recordings, and was given {described(recording)}: write `fl.plan(fl.record_each(f, examples))`"
+            )
     if not recordings:
         raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
-    return prepare(merge_recordings(recordings), scheduler or ByDepth())
-
-
-def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    if not columns:
-        raise ArgumentError("call the batched function with at least one list of arguments: fl.batch(f)(xs)")
-    lists = [list(column) for column in columns]
-    lengths = [len(column) for column in lists]
-    if len(set(lengths)) > 1:
-        raise ArgumentError(f"the lists of arguments have different lengths {lengths}; every example needs one of each")
-    return list(zip(*lists, strict=True))
+    return prepare(merge_recordings(recordings), scheduler_of(scheduler, ByDepth))
 
 
 def _record_example(
@@ -319,6 +362,20 @@ def _lifted(recorder: Recorder, arg: Any) -> Any:
     if kind is dict and any(isinstance(item, torch.Tensor) for item in arg.values()):
         return {key: recorder.give(item) if isinstance(item, torch.Tensor) else item for key, item in arg.items()}
     return arg
+
+
+def _add_line(error: Exception, recorder: Recorder) -> None:
+    """Say where the operation that failed was called. All its calls are recorded alike, so only the first is known, if it did not fail at
+    once."""
+    if isinstance(error, CellError):
+        line = None if error.op is None else recorder.signatures.line_of(error.op)
+        if line is not None:
+            error.add_note(f"first called at {line}")
+        return
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    users = [f"{file}:{line}" for file, line in frames if not is_machinery(file)]
+    if users:
+        error.add_note(f"at {users[-1]}")
 
 
 def _refuse_demand(function: object, _: object) -> None:

@@ -143,7 +143,7 @@ class GraphBuilder:
         self.grad = False
         """The grad mode that `calls` is for."""
         self.autocast = False
-        """Whether `calls` is for a mode with autocast, which C leaves to Python."""
+        """Whether `calls` is for a mode with autocast or another default dtype, or may be: C leaves such calls to Python."""
         self.cells = cells
         """Cells of modules that the user named as cells, by the identity of the module."""
         self.module_states = module_states

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from foldloom.errors import ArgumentError
+from foldloom.errors import ArgumentError, CellError
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import cell_of_module
@@ -211,7 +211,10 @@ def first_module_call(
     calls, key_of_cell = recorder.graph.calls, (cell, *types, nesting, ())
     known = calls.get(key_of_cell)
     if known is None:
-        known = recorder.signatures.of_cell(key_of_cell, cell, types, nesting, ())
+        try:
+            known = recorder.signatures.of_cell(key_of_cell, cell, types, nesting, ())
+        except CellError:  # taken apart, it raises what torch raises
+            return NotImplemented
     if key is not None and key[1:] == types:
         calls[key] = known
     return recorder.add_node_of(known, handles)

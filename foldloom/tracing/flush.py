@@ -16,17 +16,20 @@ from foldloom.errors import RecordingError
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.observer import observing
 from foldloom.execution.run import Outputs
-from foldloom.graph import Ints, Op, Type
+from foldloom.graph import Op
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.catching import Limit, is_caught
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.kernels import kernels_of
-from foldloom.tracing.lazy_tensor import NUMBER, TENSOR, Form, LazyTensor
+from foldloom.tracing.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, LazyTensor
 from foldloom.tracing.mutation.guards import Guards
-from foldloom.tracing.pending import Pending
+from foldloom.tracing.pending import Cut, Pending
 from foldloom.tracing.scope import recording_paused, unwatched
 from foldloom.tracing.weights import DerivedWeights, Weights
+
+_MAY_RAISE = "may raise"
 
 
 class Flushes:
@@ -61,6 +64,12 @@ class Flushes:
         everything is flushed at once."""
         self.has_failed = False
         """Whether a flush has raised."""
+        self.waits_for_errors = True
+        """Whether calls that may raise are waited for where somebody may catch what they raise."""
+        self.limit: Limit | None = None
+        """Where the batch begins, if it does not run in fibers."""
+        self._watched: set[int] = set()
+        """Values of such calls that are not computed yet."""
 
     @property
     def has_begun(self) -> bool:
@@ -93,7 +102,7 @@ class Flushes:
             return not_given
         return [value for value in handle._value if self._pending.number_of(value) < 0]
 
-    def _wait_for(self, kind: Type, values: Sequence[int], form: Form) -> None:
+    def _wait_for(self, kind: Hashable, values: Sequence[int], form: Form) -> None:
         """Returns when the values are computed."""
         if observing.observer is not None:
             observing.observer.demanded()
@@ -142,6 +151,30 @@ class Flushes:
                 rows = self._session.rows([self._pending.number_of(value) for value in handle._value])
         return rows.item() if form is NUMBER else rows
 
+    # ---- Errors that a program catches.
+
+    def wait_if_caught(self, op_number: int, values: range) -> None:
+        """After a call that may raise has been recorded: if it stands in a `try`, wait for it, and raise what it raises."""
+        if not values or not self.waits_for_errors or not is_caught(self.limit):
+            return
+        self._watched.update(values)
+        self._wait_for((_MAY_RAISE, op_number), values, DETACHED)
+        assert self._session is not None, "what has been waited for was computed by a session"
+        failure = self._session.failures.of(*self._session.place_of(self._pending.number_of(values[0])))
+        if failure is not None:
+            failure.error.add_note(f"raised by {failure.op.label or failure.op.key} {self._graph.where()}")
+            raise failure.error
+
+    def _raise_uncaught(self, session: Session) -> None:
+        """Of the failures of the last flush, those that nobody waits for end the batch."""
+        computed = {value for value in self._watched if self._pending.number_of(value) >= 0}
+        self._watched -= computed
+        places = {session.place_of(self._pending.number_of(value)) for value in computed}
+        for failure in session.failures.take_new():
+            if failure.place not in places:
+                self.has_failed = True
+                raise failure.as_cell_error()
+
     # ---- Flushing.
 
     def flush(self, kinds: Set[Hashable]) -> None:
@@ -186,14 +219,16 @@ class Flushes:
             observing.observer.recorded(recording, new.op_of_node, cut.nodes)
         try:
             with recording_paused():
-                planned, found = self._run(self._session, recording, cut.earlier, apart=apart)
+                planned, found = self._run(self._session, recording, cut, apart=apart)
         except BaseException:
             self.has_failed = True
             raise
         self._pending.ran(cut)
+        if self._watched:
+            self._raise_uncaught(self._session)
         return planned, found
 
-    def _run(self, session: Session, recording: Recording, earlier: Ints, *, apart: bool) -> tuple[Planned, Outputs]:
+    def _run(self, session: Session, recording: Recording, cut: Cut, *, apart: bool) -> tuple[Planned, Outputs]:
         if self._weights is None:
             self._weights = Weights(self._owner)
         self._derived.pass_on(self._weights)
@@ -201,4 +236,11 @@ class Flushes:
         self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
         kernels = [None if op.is_input else self._kernel_of_op[op] for op in recording.graph.ops]
         with self._guards.as_recorded():
-            return session.run(recording, earlier, kernels, apart=apart)
+            return session.run(
+                recording,
+                cut.earlier,
+                kernels,
+                apart=apart,
+                may_fail=bool(self._watched),
+                example_of_node=cut.example_of_node,
+            )

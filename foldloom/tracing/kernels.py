@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from foldloom.execution import Kernel
 from foldloom.graph import Op
 from foldloom.tracing.cells.core import find_cell
@@ -12,6 +14,7 @@ from foldloom.tracing.functions.calls import call_of_template, function_named
 from foldloom.tracing.rules import batched_form, ragged_form
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.fallback import Fallback
+from foldloom.tracing.rules.indexing import table_size
 from foldloom.tracing.rules.losses import without_gradients
 from foldloom.tracing.rules.modules import flat_results
 from foldloom.tracing.scope import in_mode
@@ -30,8 +33,11 @@ def _kernel_of(op: Op, owner: object, weights: Weights) -> Kernel:
     else:
         with in_mode(op.mode):
             kernel = find_cell(op.key, owner).kernel(op)
+        if isinstance(kernel.module, torch.nn.Embedding):
+            kernel.table = kernel.module.num_embeddings
     if op.mode is not None:
         kernel.call = _in_mode(kernel.call, op.mode)
+        kernel.alone = None if kernel.alone is None else _in_mode(kernel.alone, op.mode)
     return kernel
 
 
@@ -56,6 +62,8 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
 
     made = Kernel(op, kernel, weights=shared, only_once=call.function in DRAWS)
     made.form = run
+    made.alone = call.apply
+    made.table = table_size(call)
     return made
 
 

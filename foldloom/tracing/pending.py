@@ -45,6 +45,8 @@ class Cut(NamedTuple):
     graph: Graph
     earlier: Ints
     nodes: Ints
+    example_of_node: Ints | None
+    """The example of each node of the graph, where examples did not take turns in order."""
 
 
 class Pending:
@@ -104,7 +106,10 @@ class Pending:
             value_count=len(earlier) + made,
             lengths=lengths,
         )
-        return Cut(graph, earlier, nodes)
+        examples = None
+        if not columns.in_turn:
+            examples = np.concatenate([np.zeros(len(earlier), np.int64), columns.example_of_node[nodes]])
+        return Cut(graph, earlier, nodes, examples)
 
     def _columns(
         self,

@@ -22,6 +22,7 @@ from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.pytrees import flatten, map_leaves, unflatten
 from foldloom.tracing import fast_path
 from foldloom.tracing.builder import GraphBuilder, InputColumn
+from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
@@ -39,7 +40,7 @@ from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
-_CONTAINERS, _new = (tuple, list, dict), object.__new__
+_new = object.__new__
 
 
 class Recorder:
@@ -97,7 +98,7 @@ class Recorder:
             if column is not None:
                 operands.append(graph.add_input(column, arg))
                 key.append(column.type)
-            elif isinstance(arg, _CONTAINERS):
+            elif isinstance(arg, (tuple, list, dict)):
                 done = zip(args, operands, key[1:], strict=False)
                 handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
                 return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
@@ -244,6 +245,8 @@ class Recorder:
     def _add_node(self, known: KnownCall, operands: list[int], depth: int) -> Any:
         types = known.output_types
         value = self.graph.add_node(known.op_number, operands, depth, len(types))
+        if known.may_raise:
+            self.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
         if known.returns_one:
             handle = _new(LazyTensor)  # faster than calling the class
             handle._recorder, handle._value, handle._type, handle._depth = self, value, types[0], depth
@@ -265,12 +268,14 @@ class Recorder:
                 operands.append(handle._value)
             if handle._depth > depth:
                 depth = handle._depth
-        types = known.output_types
         if not lengths:
             return self._add_node(known, operands, depth + 1)
+        types = known.output_types
         sizes = [rows if type.ragged else 1 for type in types]
         lengths += [rows for type in types if type.ragged]
         value = self.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
+        if known.may_raise:
+            self.flushes.wait_if_caught(known.op_number, range(value, value + sum(sizes)))
         outputs: list[LazyTensor] = []
         for type, size in zip(types, sizes, strict=True):
             outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
@@ -323,12 +328,11 @@ class Recorder:
         if not handle._type.ragged:
             return handle
         if not handle._value:
-            return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
+            return self.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
         self.signatures.change_mode()  # the last call may have been made in another mode
         rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
-        leaves: list[Any] = []
-        nesting = flatten(((rows,), {}), leaves)
-        known = self.signatures.of_function(torch.stack, nesting, leaves, rows)
+        nesting = flatten(((rows,), {}), [])
+        known = self.signatures.of_function(torch.stack, nesting, list(rows), rows)
         assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
         return self.add_node_of(known, rows)  # type: ignore[no-any-return]
 
@@ -433,4 +437,5 @@ fast_path.bind(
     make_tensor=torch.tensor,
     stack=torch.stack,
     type_of_stack=TYPE_OF_STACK,
+    may_be_caught=may_be_caught,
 )

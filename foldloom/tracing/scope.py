@@ -110,8 +110,8 @@ def user_line() -> str:
 
 
 Autocast = tuple[torch.dtype | None, ...]
-Mode = tuple[bool, Autocast]
-"""The grad mode, and for each kind of device the dtype of autocast."""
+Mode = tuple[bool, Autocast, torch.dtype]
+"""The grad mode, for each kind of device the dtype of autocast, and the default dtype."""
 
 
 _NO_AUTOCAST: Autocast = (None, None)
@@ -125,12 +125,19 @@ def autocast_state() -> Autocast:
     )
 
 
+def current_mode() -> Mode:
+    return torch.is_grad_enabled(), autocast_state(), torch.get_default_dtype()
+
+
 @contextmanager
 def in_mode(mode: Any) -> Iterator[None]:
-    """The grad mode and autocast that held where a call was recorded; None if they hold for the whole batch."""
+    """The mode that held where a call was recorded; None if it holds for the whole batch."""
     with ExitStack() as stack:
         if mode is not None:
-            grad_enabled, autocast = mode
+            grad_enabled, autocast, default = mode
+            if default is not torch.get_default_dtype():
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(default)
             stack.enter_context(torch.set_grad_enabled(grad_enabled))
             for kind, dtype in zip(("cpu", "cuda"), autocast, strict=True):
                 if dtype is not None:

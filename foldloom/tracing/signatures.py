@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError, FoldloomError
@@ -21,14 +20,16 @@ from foldloom.pytrees import Nesting
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.functions.calls import call_of_template, name_of
-from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred
+from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred, with_names
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.lazy_tensor import LazyTensor, mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
-from foldloom.tracing.scope import Mode, autocast_state, recording_paused, user_line
+from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.rules.raising import may_raise
+from foldloom.tracing.scope import Mode, current_mode, recording_paused, user_line
 from foldloom.tracing.weights import DerivedWeights
 
 
@@ -39,6 +40,7 @@ class KnownCall:
         "is_operand",
         "is_ragged",
         "kept",
+        "may_raise",
         "op_number",
         "output_types",
         "returns",
@@ -56,6 +58,7 @@ class KnownCall:
         is_ragged: bool = False,
         shares_with: int | None = None,
         is_operand: bool = False,
+        may_raise: bool = False,
     ) -> None:
         self.op_number = op_number
         self.output_types = output_types
@@ -67,6 +70,8 @@ class KnownCall:
         self.is_operand = is_operand
         """Whether that operand itself is returned, and nothing is computed."""
         self.is_ragged = is_ragged
+        self.may_raise = may_raise
+        """Whether it raises for some values and not for others."""
         self.kept: Any = None
         """Weights whose identity is in the key of this call: they must live as long as the key."""
 
@@ -89,7 +94,8 @@ class Signatures:
         self._guards = guards
         self._derived = derived
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
-        self._base_mode = self._mode = is_grad_enabled(), autocast_state()
+        self._line_of_op: dict[Op, str] = {}
+        self._base_mode = self._mode = current_mode()
         self._use_calls()
 
     def end(self) -> None:
@@ -100,9 +106,10 @@ class Signatures:
     # ---- Modes.
 
     def change_mode(self) -> None:
-        """Torch is in another mode than it was, or in one with autocast."""
-        mode = is_grad_enabled(), autocast_state()
+        """Torch is in another mode than it was, or in one that must be asked for at every call."""
+        mode = current_mode()
         if mode == self._mode:
+            self._use_calls()
             return
         if mode[0] and not self._base_mode[0]:
             raise ArgumentError(
@@ -114,7 +121,8 @@ class Signatures:
 
     def _use_calls(self) -> None:
         calls = self._calls_of_mode.setdefault(self._mode, {})
-        self._graph.set_calls(calls, self._mode[0], is_any_autocast_enabled())
+        is_usual = self._mode[2] is self._base_mode[2] and not is_any_autocast_enabled()
+        self._graph.set_calls(calls, self._mode[0], not is_usual)
 
     @property
     def has_gradients(self) -> bool:
@@ -141,7 +149,10 @@ class Signatures:
         if cell.module is not None:
             self._guards.guard_cell(cell.module)
         self._inputs.note_cell(cell)
-        known = KnownCall(self._graph.add_op(op, signature.histories), op.outputs, signature.returns)
+        may_raise = type(cell.function) not in MODULES or type(cell.function) is torch.nn.Embedding
+        known = KnownCall(
+            self._add_op(op, signature.histories, may_raise), op.outputs, signature.returns, may_raise=may_raise
+        )
         self._graph.calls[key] = known
         return known
 
@@ -165,7 +176,10 @@ class Signatures:
         else:
             repeatable = has_rule(function) and function not in DRAWS
             op_number = self._new_op(signature, weights, returned, repeatable=repeatable)
-            known = KnownCall(op_number, returned.types, returned.nesting, shares_with=returned.shares_with)
+            risk = may_raise(function, len(handles) + len(weights), returned.types)
+            known = KnownCall(
+                op_number, returned.types, returned.nesting, shares_with=returned.shares_with, may_raise=risk
+            )
             known.kept = weights
         self._graph.calls[signature] = known
         return known
@@ -183,6 +197,7 @@ class Signatures:
                 with recording_paused():
                     _, template, types, _ = signature
                     returned = ragged_returned(call_of_template(function, template, types, weights, ()))
+                    returned = returned and with_names(function, returned)
             except Exception as error:
                 self._add_note(error, signature)
                 raise
@@ -190,7 +205,10 @@ class Signatures:
             if returned is not None:
                 op_number = self._new_op(signature, weights, returned)
                 shares_with = 0 if function in VIEWS_OF_ROWS else None
-                known = KnownCall(op_number, returned.types, returned.nesting, is_ragged=True, shares_with=shares_with)
+                risk = may_raise(function, len(handles) + len(weights), returned.types)
+                known = KnownCall(
+                    op_number, returned.types, returned.nesting, is_ragged=True, shares_with=shares_with, may_raise=risk
+                )
                 known.kept = weights
             self._graph.calls[signature] = known
         return known if isinstance(known, KnownCall) else None
@@ -212,11 +230,11 @@ class Signatures:
             types,
             tuple([(type_of(weight), weight.requires_grad) for weight in weights]),
             self._mode,
-            torch.get_default_dtype(),
         )
         if key not in _returned:
             try:
-                _returned[key] = inferred(call_of_template(function, template, types, weights, ()))
+                returned = inferred(call_of_template(function, template, types, weights, ()))
+                _returned[key] = with_names(function, returned)
             except NeedsValuesError:
                 _returned[key] = None
             except Exception as error:
@@ -233,7 +251,16 @@ class Signatures:
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
             mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),
         )  # fmt: skip
-        return self._graph.add_op(op, returned.histories)
+        return self._add_op(op, returned.histories, may_raise(function, len(types) + len(weights), returned.types))
+
+    def _add_op(self, op: Op, histories: Any, may_raise: bool) -> int:
+        if may_raise:
+            self._line_of_op.setdefault(op, user_line())
+        return self._graph.add_op(op, histories)
+
+    def line_of(self, op: Op) -> str | None:
+        """Where an operation that may raise was called first."""
+        return self._line_of_op.get(op)
 
     def _add_note(self, error: Exception, signature: _Signature) -> None:
         function, _, types, _ = signature

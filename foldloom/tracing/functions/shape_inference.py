@@ -46,6 +46,26 @@ _NO_ANSWER = (
 )
 
 
+_PRODUCTS = frozenset(
+    [
+        "linear",
+        "matmul",
+        "__matmul__",
+        "mm",
+        "bmm",
+        "mv",
+        "dot",
+        "addmm",
+        "addmv",
+        "baddbmm",
+        "bilinear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+    ]
+)
+
+
 class NeedsValuesError(Exception):
     """What the function returns depends on the values it is given: it cannot be known before they are."""
 
@@ -59,6 +79,8 @@ def inferred(call: Call) -> Returned:
         if _runs_on_ones(call):
             raise NeedsValuesError from error
         raise
+    if call.function.__name__ in _PRODUCTS and len({_dtype_of(tensor) for tensor in call.tensors()}) > 1:
+        _on_ones(call)  # whose factors must have one dtype, of which tensors without data know nothing
     leaves: list[Any] = []
     nesting = flatten(result, leaves)
     types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
@@ -89,6 +111,17 @@ def _histories(tensors: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor], 
     if is_tried or not any(type.differentiable for type in call.operands):
         return rules_of(tensors, blocks)
     return tuple([IF_ANY if tensor.is_floating_point() else 0 for tensor in tensors])
+
+
+def with_names(function: Any, returned: Returned) -> Returned:
+    """Several results under the names that torch gives them (``max(0).values``), where they were found as a tuple."""
+    if type(returned.nesting) is not tuple or returned.nesting[0] is not tuple:
+        return returned
+    name = getattr(function, "__name__", "").removeprefix("linalg_")
+    for found in (getattr(torch.return_types, name, None), getattr(torch.return_types, f"linalg_{name}", None)):
+        if found is not None and found.n_fields == returned.nesting[1]:
+            return returned._replace(nesting=(found, *returned.nesting[1:]))
+    return returned
 
 
 def _operand_in_memory_of(tensor: torch.Tensor, blocks: Sequence[torch.Tensor]) -> int | None:
@@ -128,15 +161,23 @@ def _without_data(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
 
 def _runs_on_ones(call: Call) -> bool:
     """Whether only the inference fails, which has its gaps, and not the call."""
+    try:
+        _on_ones(call)
+    except Exception:
+        return False
+    return True
+
+
+def _on_ones(call: Call) -> None:
     with recording_paused(), torch.no_grad(), torch.random.fork_rng(devices=()):
         blocks = [torch.ones(type.shape, dtype=dtype_of(type)) for type in call.operands]
         weights = {id(tensor): tensor.detach().clone() for tensor in _weights(call)}
         args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
-        try:
-            call.function(*args, **kwargs)
-        except Exception:
-            return False
-        return True
+        call.function(*args, **kwargs)
+
+
+def _dtype_of(tensor: Operand | torch.Tensor) -> torch.dtype:
+    return dtype_of(tensor.type) if isinstance(tensor, Operand) else tensor.dtype
 
 
 def _type_of(tensor: torch.Tensor) -> Type:

@@ -1,1 +1,12 @@
 """Calls of torch that handles do not see by themselves: of functions of weights alone, of modules, of autograd's functions."""
+
+from foldloom.tracing.interception.autograd_functions import watch_functions
+from foldloom.tracing.interception.default_dtype import watch_default_dtype
+from foldloom.tracing.interception.modules import watch_modules
+
+
+def watch_all() -> None:
+    """Before anything is recorded."""
+    watch_modules()
+    watch_functions()
+    watch_default_dtype()

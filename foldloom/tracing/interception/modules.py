@@ -6,17 +6,22 @@ import inspect
 from typing import Any
 
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from foldloom.tracing.fibers.module_hooks import watch_attributes
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.rules.modules import MODULES
-from foldloom.tracing.scope import ActiveRecorder, scope
+from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
 
 _WITH_MASKS = (
     nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder,
     nn.TransformerDecoder, nn.Transformer,
 )  # fmt: skip
 """Modules that check whether a mask is a tensor."""
+
+
+_CHANGING_BUFFERS = (parametrizations._SpectralNorm,)
+"""Modules that compute a weight, and change what the next call computes it from."""
 
 
 def _with_masks_computed(
@@ -39,6 +44,9 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             result = recorder.call_module(module, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if isinstance(module, _CHANGING_BUFFERS) and not any(type(arg) is LazyTensor for arg in args):
+            with recording_paused():  # a weight of this call's own; the next call finds other buffers
+                return module._call_impl(*args, **kwargs)
         if module._backward_hooks or module._backward_pre_hooks:
             return recorder.call_with_values(module._call_impl, args, kwargs)
         if isinstance(module, _WITH_MASKS):

@@ -12,6 +12,7 @@ from foldloom.tracing.functions.calls import Call, function_named
 from foldloom.tracing.rules.base import DENSE, RAGGED, Batched, forms, register
 from foldloom.tracing.rules.indexing import set_each
 from foldloom.tracing.rules.ragged import rowwise
+from foldloom.tracing.rules.raising import BY_VALUE
 
 CHANGE_SHAPE = frozenset(forms("t transpose swapaxes swapdims squeeze unsqueeze detach"))
 """Functions whose in-place forms (`x.t_()`) change the shape and strides of a tensor, and none of its numbers."""
@@ -72,6 +73,7 @@ def with_element(target: torch.Tensor, index: torch.Tensor, value: Any) -> torch
 
 
 DENSE[with_item] = DENSE[with_element] = set_each
+BY_VALUE.update((with_item, with_element))
 
 
 def write_view(

@@ -52,13 +52,39 @@ FUNCTIONS = frozenset(
     [*forms(NAMES), *OPERATORS, *[getattr(torch.Tensor, f"__{name}__") for name in _METHODS.split()]],
 )
 
+_COMPARISONS = frozenset(
+    [
+        *forms("eq ne lt le gt ge greater greater_equal less less_equal not_equal"),
+        operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+        *[getattr(torch.Tensor, f"__{name}__") for name in ("eq", "ne", "lt", "le", "gt", "ge")],
+    ]
+)  # fmt: skip
+
 
 @register(DENSE, FUNCTIONS)
 def elementwise(call: Call) -> Batched | None:
     tensors = call.tensors()
     if len(tensors) == 1 and isinstance(tensors[0], Operand):
         return applied(call)
-    return broadcast(call) if promote_alike(tensors) else None
+    if promote_alike(tensors):
+        return broadcast(call)
+    return _compared(call) if call.function in _COMPARISONS else None
+
+
+def _compared(call: Call) -> Batched:
+    """In the dtype that two values have in common, in which one without dimensions yields."""
+    first, second = [
+        torch.empty(
+            tensor.type.shape if isinstance(tensor, Operand) else tensor.shape, dtype=_dtype(tensor), device="meta"
+        )
+        for tensor in call.tensors()
+    ]
+    common, compare = torch.result_type(first, second), broadcast(call)
+    return lambda *blocks: compare(*[block.to(common) for block in blocks])
+
+
+def _dtype(tensor: Operand | torch.Tensor) -> torch.dtype:
+    return dtype_of(tensor.type) if isinstance(tensor, Operand) else tensor.dtype
 
 
 def broadcast(call: Call) -> Batched:

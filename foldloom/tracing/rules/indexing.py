@@ -114,7 +114,8 @@ def set_each(call: Call) -> Batched | None:
     def run(*blocks: torch.Tensor) -> torch.Tensor:
         copy = blocks[values.number].clone()
         where = full if own is None else own(blocks)
-        copy[where] = aligned(blocks[value.number], ndim) if isinstance(value, Operand) else value
+        item = aligned(blocks[value.number], ndim) if isinstance(value, Operand) else value
+        copy[where] = item.to(copy.dtype) if isinstance(item, torch.Tensor) else item
         return copy
 
     return run
@@ -208,3 +209,29 @@ def _for_all_rows(indices: torch.Tensor, block: torch.Tensor, dim: int) -> torch
     sizes = list(block.shape)
     sizes[dim] = shape[dim]
     return indices.reshape(shape).expand(sizes).to(torch.int64)
+
+
+_TABLE_OF: dict[Any, tuple[int, str]] = {
+    **dict.fromkeys(forms("index_select gather cross_entropy nll_loss"), (0, "input")),
+    torch.nn.functional.embedding: (1, "weight"),
+    torch.embedding: (0, "weight"),
+    torch.Tensor.__getitem__: (0, "self"),
+    take: (0, "values"),
+}
+
+
+def table_size(call: Call) -> int | None:
+    """How many places there are that an index among the arguments may name, of functions that take one."""
+    place = _TABLE_OF.get(call.function)
+    table = argument(call, *place) if place is not None else None
+    if not isinstance(table, (Operand, torch.Tensor)) or not table.ndim:
+        return None
+    if call.function in _ALONG_A_DIMENSION:
+        dim = argument(call, 1, "dim")
+    else:
+        dim = min(1, table.ndim - 1) if call.function in _CLASS_LOSSES else 0
+    return _shape(table)[dim] if type(dim) is int else None
+
+
+_ALONG_A_DIMENSION = frozenset(forms("index_select gather"))
+_CLASS_LOSSES = frozenset(forms("cross_entropy nll_loss"))

@@ -23,24 +23,27 @@ _WEIGHTED_MEAN = ("mse_loss", "l1_loss", "huber_loss")
 """Those whose mean is divided by the sum of the weights, if there are any."""
 
 
-NOT_DIFFERENTIABLE: dict[Any, tuple[int, str]] = {
-    functional.binary_cross_entropy: (2, "weight"),
-    functional.cross_entropy: (2, "weight"),
-    functional.nll_loss: (2, "weight"),
-    functional.multi_margin_loss: (4, "weight"),
-    functional.soft_margin_loss: (1, "target"),
+_STATISTICS = ("running_mean", "running_var")
+
+NOT_DIFFERENTIABLE: dict[Any, tuple[tuple[int, str], ...]] = {
+    functional.binary_cross_entropy: ((2, "weight"),),
+    functional.cross_entropy: ((2, "weight"),),
+    functional.nll_loss: ((2, "weight"),),
+    functional.multi_margin_loss: ((4, "weight"),),
+    functional.soft_margin_loss: ((1, "target"),),
+    **dict.fromkeys((functional.batch_norm, functional.instance_norm), tuple(enumerate(_STATISTICS, 1))),
+    **dict.fromkeys((torch.batch_norm, torch.instance_norm), tuple(enumerate(_STATISTICS, 3))),
 }
 """Arguments that may not ask for a gradient. Of values in a block one may, and then all of them do."""
 
 
 def without_gradients(call: Call, form: Batched) -> Batched:
     """The same, with the blocks of those arguments detached."""
-    place = NOT_DIFFERENTIABLE.get(call.function)
-    operand = argument(call, *place) if place is not None else None
-    if not isinstance(operand, Operand):
+    found = [argument(call, *place) for place in NOT_DIFFERENTIABLE.get(call.function, ())]
+    numbers = {operand.number for operand in found if isinstance(operand, Operand)}
+    if not numbers:
         return form
-    number = operand.number
-    return lambda *blocks: form(*blocks[:number], _detached(blocks[number]), *blocks[number + 1 :])
+    return lambda *blocks: form(*[_detached(block) if n in numbers else block for n, block in enumerate(blocks)])
 
 
 def _detached(block: torch.Tensor | Ragged) -> torch.Tensor | Ragged:

@@ -110,8 +110,11 @@ def _recurrent(module: Any, types: tuple[Type, ...], is_ragged: bool) -> Batched
 
 def _over_sequences(module: Any, sequences: Ragged, initial: Any) -> Any:
     """The states of each sequence, and the last ones with sequences first."""
-    fast = type(module) is nn.LSTM and lstm.takes(module, sequences)
-    states, final = (lstm.run if fast else packed)(module, sequences, initial)
+    is_lstm = type(module) is nn.LSTM
+    run = lstm.run if is_lstm and lstm.takes(module, sequences) else packed
+    if is_lstm and torch.is_autocast_enabled("cpu"):
+        run = _by_length  # what is packed has another dtype there
+    states, final = run(module, sequences, initial)
     return states, tuple([f.transpose(0, 1) for f in final]) if isinstance(final, tuple) else final.transpose(0, 1)
 
 
@@ -129,6 +132,26 @@ def packed(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:
     if isinstance(final, tuple):
         return Ragged(values, lengths), tuple([item.index_select(1, back) for item in final])
     return Ragged(values, lengths), final.index_select(1, back)
+
+
+def _by_length(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:
+    """Sequences of one length at a time, as tensors."""
+    lengths = sequences.lengths
+    starts = lengths.cumsum(0) - lengths
+    places, members, states, final = [], [], [], []
+    for length in lengths.unique().tolist():
+        chosen = (lengths == length).nonzero()[:, 0]
+        rows = starts[chosen] + torch.arange(length)[:, None]
+        block = sequences.values[rows]
+        given = (block.transpose(0, 1) if module.batch_first else block, _reordered(initial, chosen))
+        output, last = module(*given) if initial is not None else module(given[0])
+        states.append((output.transpose(0, 1) if module.batch_first else output).flatten(0, 1))
+        places.append(rows.flatten())
+        members.append(chosen)
+        final.append(last)
+    back = torch.argsort(torch.cat(members))
+    values = torch.cat(states).index_select(0, torch.argsort(torch.cat(places)))
+    return Ragged(values, lengths), tuple([torch.cat(f, 1).index_select(1, back) for f in zip(*final, strict=True)])
 
 
 def _reordered(initial: Any, order: torch.Tensor) -> Any:

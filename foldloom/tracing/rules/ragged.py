@@ -35,6 +35,8 @@ def rowwise(call: Call) -> Batched:
 def elementwise_rows(call: Call) -> Batched | None:
     """Other operands are repeated for every row of their member."""
     tensors = call.tensors()
+    if call.function is torch.where and len(call.args) + len(call.kwargs) == 1:
+        return None  # the places where something is true: how many, depends on values
     if len({tensor.type.dtype if isinstance(tensor, Operand) else str(tensor.dtype)[6:] for tensor in tensors}) > 1:
         return None
     ragged_ndim = {tensor.ndim for tensor in tensors if isinstance(tensor, Operand) and tensor.type.ragged}

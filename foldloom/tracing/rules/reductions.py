@@ -31,7 +31,7 @@ _DIM_SECOND = (
     "sum mean prod amax amin max min argmax argmin all any logsumexp nansum nanmean std var std_mean "
     "var_mean aminmax count_nonzero"
 )
-_DIM_SECOND_REQUIRED = "softmax log_softmax softmin cumsum cumprod logcumsumexp unbind cummax cummin median nanmedian"
+_DIM_SECOND_REQUIRED = "softmax log_softmax softmin cumsum cumprod logcumsumexp unbind cummax cummin"
 _DIM_SECOND_LAST = "sort argsort mode glu"
 _DIM_THIRD_LAST = "topk kthvalue diff"
 
@@ -59,6 +59,27 @@ def _of_all_numbers(of_rows: Callable[[torch.Tensor], Any]) -> Batched:
 @register(DENSE, forms(_DIM_SECOND_REQUIRED))
 def along_second(call: Call) -> Batched | None:
     return _along(call, 1, 0 if call.function.__name__ == "unbind" else None)
+
+
+@register(DENSE, forms("median nanmedian"))
+def median(call: Call) -> Batched | None:
+    """Of all numbers, the gradient is split between those that are equal to it; along a dimension, one of them has it."""
+    if len(call.args) + len(call.kwargs) > 1 or only_operand(call) is None:
+        return along_second(call)
+    of_rows = torch.median if call.function.__name__ == "median" else torch.nanmedian
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        found = of_rows(rows.detach(), 1).values
+        if not rows.requires_grad:
+            return found
+        same = (rows == found.unsqueeze(1)) | (rows.isnan() & found.isnan().unsqueeze(1))
+        return torch.where(same, rows, -torch.inf).amax(1)
+
+    return _of_all_numbers(run) if call.outputs[0].shape == () and _is_filled(call) else None
+
+
+def _is_filled(call: Call) -> bool:
+    return 0 not in call.operands[0].shape
 
 
 @register(DENSE, forms(_DIM_SECOND_LAST))

@@ -1,0 +1,193 @@
+"""Members of a step that fail, kept apart from those that do not.
+
+An error belongs to one example: one by one, the others would never have known of it. Where a step raises, and somebody may catch what it
+raises, each member is run alone. Those that fail are marked with what they raised, the others have their values and
+gradients. A node that reads a failed value fails with it, without being run. The rows of failed values hold zeros, which nothing reads, so
+backward never reaches them either.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from foldloom.errors import CellError, CellOutputError
+from foldloom.execution.kernels import Kernel, dtype_of, member_of
+from foldloom.graph import Ints, Op
+from foldloom.graph.ragged import Ragged
+from foldloom.planning.plans import Plan, Step, Write
+
+Operands = Sequence[torch.Tensor | Ragged]
+
+
+class Failure:
+    """Why values could not be computed: the error of one member of a step, as one by one it would be."""
+
+    __slots__ = ("error", "op", "place", "text")
+
+    def __init__(self, error: Exception, op: Op, text: str) -> None:
+        self.error = error
+        self.op = op
+        self.text = text
+        """What to say to somebody who does not know which member it was."""
+        self.place: tuple[int, int] | None = None
+        """The arena and row of the first value that failed."""
+
+    def as_cell_error(self) -> CellError:
+        return cell_error(self.text, self.error, self.op)
+
+
+class Failures:
+    """The failed values of a batch, by their places in the arenas."""
+
+    def __init__(self) -> None:
+        self._rows_of_arena: dict[int, dict[int, Failure]] = {}
+        self._new: list[Failure] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._rows_of_arena)
+
+    def of(self, arena: int, row: int) -> Failure | None:
+        return self._rows_of_arena.get(arena, {}).get(row)
+
+    def take_new(self) -> list[Failure]:
+        """What has failed of itself since this was last asked."""
+        new, self._new = self._new, []
+        return new
+
+    def among(self, plan: Plan, step: Step) -> dict[int, Failure]:
+        """The members of a step that read failed values."""
+        found: dict[int, Failure] = {}
+        for read in step.reads:
+            failed = self._rows_of_arena.get(read.arena)
+            if not failed:
+                continue
+            rows = plan.rows_of(read)
+            for position in np.flatnonzero(np.isin(rows, list(failed))).tolist():
+                member = position % read.size
+                if read.lengths >= 0:
+                    ends = np.cumsum(plan.lengths_of(read, step.size))
+                    member = int(np.searchsorted(ends, member, side="right"))
+                found.setdefault(member, failed[int(rows[position])])
+        return found
+
+    def mark(self, failure: Failure, writes: Sequence[Write], spans: Sequence[tuple[int, int]]) -> None:
+        """The rows of one member, given by their spans within the writes of its step, have failed."""
+        for write, (start, end) in zip(writes, spans, strict=True):
+            rows = range(write.start + start, write.start + end)
+            self._rows_of_arena.setdefault(write.arena, {}).update(dict.fromkeys(rows, failure))
+            if failure.place is None and len(rows):
+                failure.place = write.arena, rows.start
+
+    def note_new(self, failure: Failure) -> None:
+        self._new.append(failure)
+
+
+class Separated:
+    """A step whose members are run one by one, because some of them fail or read what has failed."""
+
+    def __init__(self, kernel: Kernel, operands: Operands, step: Step, lengths: Ints | None) -> None:
+        self._kernel = kernel
+        self._operands = operands
+        self._step = step
+        self._starts = None if lengths is None else np.concatenate([[0], np.cumsum(lengths)])
+        self.errors: dict[int, Exception] = {}
+        """What members raised, as it would be one by one."""
+        self._found: dict[int, Sequence[torch.Tensor]] = {}
+
+    def run(self, members: Sequence[int]) -> None:
+        for member in members:
+            try:
+                self._found[member] = self._alone(member)
+            except CellOutputError:
+                raise
+            except Exception as error:
+                self.errors[member] = self._own_error(member, error)
+
+    def spans(self, member: int) -> list[tuple[int, int]]:
+        """The rows of a member in each block of outputs."""
+        return [self._span(member, is_ragged) for is_ragged in self._kernel.ragged_outputs]
+
+    def outputs(self) -> list[torch.Tensor]:
+        """The blocks of all members, zeros for those that have no values."""
+        device = next((o.values if isinstance(o, Ragged) else o).device for o in self._operands)
+        blocks = []
+        for number, type in enumerate(self._kernel.op.outputs):
+            rows = []
+            for member in range(self._step.size):
+                if member in self._found:
+                    rows.append(self._found[member][number])
+                    continue
+                start, end = self.spans(member)[number]
+                rows.append(torch.zeros((end - start, *type.row.shape), dtype=dtype_of(type), device=device))
+            blocks.append(torch.cat(rows))
+        return blocks
+
+    def _span(self, member: int, is_ragged: bool) -> tuple[int, int]:
+        if not is_ragged or self._starts is None:
+            return member, member + 1
+        return int(self._starts[member]), int(self._starts[member + 1])
+
+    def _alone(self, member: int) -> Sequence[torch.Tensor]:
+        outputs = self._kernel.call(*[member_of(operand, member) for operand in self._operands])
+        flat = [output.values if isinstance(output, Ragged) else output for output in outputs]
+        self._kernel.check(flat, [end - start for start, end in self.spans(member)])
+        return flat
+
+    def _own_error(self, member: int, error: Exception) -> Exception:
+        """What the function raises for one example: rules call other functions, which raise other errors."""
+        if self._kernel.alone is None:
+            return error
+        try:
+            with torch.no_grad():
+                self._kernel.alone(*[_without_batch(member_of(operand, member)) for operand in self._operands])
+        except Exception as own:
+            return own
+        return error
+
+
+def _without_batch(operand: torch.Tensor | Ragged) -> torch.Tensor:
+    return operand.values if isinstance(operand, Ragged) else operand[0]
+
+
+def out_of_range(kernel: Kernel, operands: Operands, member: int | None) -> str:
+    """Which index of a member names no place, for messages: torch does not always say."""
+    if kernel.table is None or member is None:
+        return ""
+    for operand in operands:
+        block = member_of(operand, member)
+        numbers = (block.values if isinstance(block, Ragged) else block).detach()
+        if numbers.dtype not in (torch.int64, torch.int32):
+            continue
+        wrong = numbers[(numbers >= kernel.table) | (numbers < 0)]
+        if wrong.numel():
+            return f" (index {wrong.flatten()[0].item()} into {kernel.table} rows)"
+    return ""
+
+
+def cell_error(text: str, error: Exception, op: Op) -> CellError:
+    """A CellError that can be caught as what torch raised, too."""
+    try:
+        found = _kind_of_error(type(error))(text)  # type: ignore[arg-type]
+    except TypeError:  # it takes other arguments
+        found = CellError(text)
+    found.__cause__ = error
+    found.op = op
+    return found
+
+
+@functools.cache
+def _kind_of_error(kind: type[Exception]) -> type[CellError]:
+    members: dict[str, Any] = {
+        "__module__": CellError.__module__,
+        "__str__": lambda self: str(self.args[0]),  # a KeyError would print it quoted
+        "__reduce__": lambda self: (CellError, self.args),
+    }
+    try:
+        return type("CellError", (CellError, kind), members)
+    except TypeError:  # two kinds of objects that cannot be one
+        return CellError
