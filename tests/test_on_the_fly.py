@@ -1779,7 +1779,6 @@ def test_subtle_cases(name: str) -> None:
 
 NO_TENSOR = "refused: a value is no tensor"
 FAULTS: dict[str, tuple[str, Callable[[torch.Tensor], Any]]] = {
-    "default dtype of a quotient": ("it runs later, with the default dtype that holds then", _quotient_by_default),
     "isinstance": ("a value is no torch.Tensor", lambda x: (isinstance(x, torch.Tensor), torch.is_tensor(x))),
     "repr": ("a list of values prints without them", lambda x: str([x.detach()[0]])),
     "vmap": (NO_TENSOR, torch.vmap(lambda row: row * 2)),
