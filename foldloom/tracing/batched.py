@@ -21,7 +21,7 @@ from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.kernels import is_function, kernels_of
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.recorder import Recorder
 from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_line
 from foldloom.tracing.weights import Weights, module_of, paths_of
@@ -68,7 +68,7 @@ class Batched:
         """Inside another batch the examples join it: everything is recorded there."""
         tasks = [partial(self.function, *args) for args in examples]
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
-        return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
+        return stack_values(results) if self.stack else results
 
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
@@ -172,7 +172,7 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
     of a recording, the tensor itself.
     """
     recorder = scope.recorder
-    if recorder is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+    if recorder is None or not is_tensor(tensor) or tensor.layout is not torch.strided:
         return tensor
     return recorder.give(tensor)  # type: ignore[no-any-return]
 
@@ -283,15 +283,15 @@ def _items_of(container: list[Any] | dict[Any, Any]) -> list[int]:
 
 def _lifted(recorder: Recorder, arg: Any) -> Any:
     """Tensors that an example consists of are its values, alone or in a list, tuple or dict."""
-    if isinstance(arg, torch.Tensor):
+    if is_tensor(arg):
         return recorder.give(arg)
     kind = type(arg)
     if kind is list or kind is tuple:
-        if not any(isinstance(item, torch.Tensor) for item in arg):
+        if not any(map(is_tensor, arg)):
             return arg
-        return kind([recorder.give(item) if isinstance(item, torch.Tensor) else item for item in arg])
-    if kind is dict and any(isinstance(item, torch.Tensor) for item in arg.values()):
-        return {key: recorder.give(item) if isinstance(item, torch.Tensor) else item for key, item in arg.items()}
+        return kind([recorder.give(item) if is_tensor(item) else item for item in arg])
+    if kind is dict and any(map(is_tensor, arg.values())):
+        return {key: recorder.give(item) if is_tensor(item) else item for key, item in arg.items()}
     return arg
 
 

@@ -196,7 +196,7 @@ def first_module_call(
     nesting = flatten(args, leaves)
     if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
         return first_module_call(recorder, module, args[:1])
-    if is_hooked(module) or not all(isinstance(leaf, (torch.Tensor, LazyTensor)) for leaf in leaves):
+    if is_hooked(module) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return NotImplemented
     cell = cell_of_module(module)
     handles = [

@@ -14,7 +14,7 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
+from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, new_handle
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
@@ -33,7 +33,7 @@ def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) ->
     """A stack of rows of one type."""
     depth = max([row._depth for row in rows], default=0)
     stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
-    return LazyTensor(recorder, [row._value for row in rows], stacked, depth)
+    return new_handle(recorder, [row._value for row in rows], stacked, depth)
 
 
 def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -127,7 +127,7 @@ def _flip(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     flat = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
     if type(values) is not LazyTensor or not values._type.ragged or flat not in ((0,), (-values.ndim,)):
         return NotImplemented
-    return LazyTensor(recorder, values._value[::-1], values._type, values._depth)
+    return new_handle(recorder, values._value[::-1], values._type, values._depth)
 
 
 def _same_as(function: Any) -> Handler:

@@ -30,10 +30,10 @@ from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.keys import PLAIN_TYPES, key_of
-from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, Views, computed
+from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, computed, new_handle
 from foldloom.tracing.mutation.guards import Guards, is_plain
-from foldloom.tracing.mutation.in_place import set_item
-from foldloom.tracing.mutation.views import MAY_COPY, note_views, row_handles
+from foldloom.tracing.mutation.in_place import set_data, set_item
+from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
@@ -106,7 +106,7 @@ class Recorder:
                 key.append(column.type)
             elif isinstance(arg, _CONTAINERS):
                 done = zip(args, operands, key[1:], strict=False)
-                handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
+                handles = [a if type(a) is LazyTensor else new_handle(self, value, t, 0) for a, value, t in done]
                 return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
             else:
                 value, kind = self.inputs.add_argument(cell, arg)
@@ -116,7 +116,7 @@ class Recorder:
         known = graph.calls.get(frozen)
         if known is None:
             if any(type.ragged for type in key[1:]):
-                handles = [LazyTensor(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
+                handles = [new_handle(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
                 return self.call(cell, tuple([self.dense(handle) for handle in handles]), settings)
             known = self.signatures.of_cell(frozen, cell, frozen[1:], None, ())
         return self._add_node(known, operands, depth + 1)
@@ -140,7 +140,7 @@ class Recorder:
             if self.is_given(value):
                 self.inputs.check_device(value.device, cell)
             return self.own(value, cell=cell)
-        return LazyTensor(self, *self.inputs.add_argument(cell, value), 0)
+        return new_handle(self, *self.inputs.add_argument(cell, value), 0)
 
     # ---- Calls of functions.
 
@@ -205,6 +205,9 @@ class Recorder:
     def set_item(self, target: LazyTensor, index: Any, value: Any) -> None:
         set_item(self, target, index, value)
 
+    def set_data(self, target: LazyTensor, value: Any) -> None:
+        set_data(self, target, value)
+
     # ---- Calls of modules.
 
     @fast_path.module
@@ -243,8 +246,8 @@ class Recorder:
         types = known.output_types
         value = self.graph.add_node(known.op_number, operands, depth, len(types))
         if known.returns_one:
-            return LazyTensor(self, value, types[0], depth)
-        handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
+            return new_handle(self, value, types[0], depth)
+        handles = [new_handle(self, number, type, depth) for number, type in enumerate(types, value)]
         return tuple(handles) if known.returns_tuple else rebuilt(known.returns, iter(handles))
 
     def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
@@ -269,7 +272,7 @@ class Recorder:
         value = self.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
         outputs: list[LazyTensor] = []
         for type, size in zip(types, sizes, strict=True):
-            outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
+            outputs.append(new_handle(self, range(value, value + size) if type.ragged else value, type, depth + 1))
             value += size
         return rebuilt(known.returns, iter(outputs))
 
@@ -277,19 +280,19 @@ class Recorder:
 
     def give(self, tensor: torch.Tensor) -> LazyTensor:
         """A handle for a tensor that an example consists of. It becomes an input of the graph when it is used."""
-        return LazyTensor(Given(self), tensor, type_of(tensor), 0)
+        return new_handle(Given(self), tensor, type_of(tensor), 0)
 
     def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor:
         """A tensor as a value of the example that is being recorded."""
-        return LazyTensor(self, *self.inputs.add_tensor(tensor, ragged), 0)
+        return new_handle(self, *self.inputs.add_tensor(tensor, ragged), 0)
 
     def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor:
         """What a function like `torch.zeros` returns."""
-        return LazyTensor(self, *self.inputs.add_constant(function, args, kwargs), 0)
+        return new_handle(self, *self.inputs.add_constant(function, args, kwargs), 0)
 
     def number(self, value: Any) -> LazyTensor:
         """A Python number as a value, as `torch.tensor` would make it."""
-        return LazyTensor(self, *self.inputs.add_number(value), 0)
+        return new_handle(self, *self.inputs.add_number(value), 0)
 
     def own(self, handle: LazyTensor, *, ragged: bool | None = False, cell: Cell | None = None) -> LazyTensor:
         """The handle as one of this recorder: a given tensor becomes an input, and so does what a recorder that is over computed."""
@@ -319,7 +322,7 @@ class Recorder:
             return handle
         if not handle._value:
             return self.constant(torch.zeros, ((0, *handle._type.row.shape),), {"dtype": handle.dtype})
-        rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
+        rows = [new_handle(self, value, handle._type.row, handle._depth) for value in handle._value]
         leaves: list[Any] = []
         nesting = leaves_of(((rows,), {}), leaves)
         known = self.signatures.of_function(torch.stack, nesting, leaves, rows)
@@ -375,7 +378,6 @@ class Recorder:
 
 
 fast_path.bind(
-    handle=LazyTensor,
     recorder=Recorder,
     graph=GraphBuilder,
     known=KnownCall,

@@ -23,7 +23,7 @@ from foldloom.tracing.cells.nesting import Nesting
 from foldloom.tracing.functions.calls import call_of_template, name_of
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred
 from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.lazy_tensor import LazyTensor, mark_of
+from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor, mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
@@ -157,7 +157,7 @@ class Signatures:
         self, function: Any, nesting: Any, leaves: list[Any], handles: Sequence[LazyTensor]
     ) -> KnownCall | Returned | None:
         """How to record a call whose values have fixed shapes; what it returns if that is no tensor; None if it needs values."""
-        if any(isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided for leaf in leaves):
+        if any(is_tensor(leaf) and leaf.layout is not torch.strided for leaf in leaves):
             return None
         signature, weights = self._signature(function, nesting, leaves, handles)
         known = self._graph.calls.get(signature)
@@ -206,7 +206,7 @@ class Signatures:
     ) -> tuple[_Signature, list[torch.Tensor]]:
         """The signature of a call, and the weights that it names."""
         template = (nesting, tuple([mark_of(leaf) for leaf in leaves]))
-        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        weights = [leaf for leaf in leaves if is_tensor(leaf)]
         names = tuple([self._derived.name_of(weight) for weight in weights])
         return _Signature(function, template, tuple([handle._type for handle in handles]), names), weights
 
@@ -249,7 +249,7 @@ class Signatures:
 def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:
     items = tuple([(name, settings[name], repr(settings[name])) for name in sorted(settings)])
     for name, value, _ in items:
-        if isinstance(value, (LazyTensor, torch.Tensor, np.ndarray)):
+        if isinstance(value, (torch.Tensor, np.ndarray)):
             raise ArgumentError(
                 f"cell {cell.label} was given a tensor by keyword ({name}). Keyword arguments are settings; pass what is "
                 f"to be batched by position: `{cell.label}(..., {name})`\n  at {user_line()}"
