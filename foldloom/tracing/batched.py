@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 
 from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
@@ -20,6 +21,7 @@ from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.interception.modules import watch_modules
+from foldloom.tracing.interception.transforms import watch_transforms
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.recorder import Recorder
@@ -45,8 +47,11 @@ class Batched:
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)
+        if peek_interpreter_stack() is not None:
+            return one_by_one(self.function, stack=self.stack)(*columns)
         watch_modules()
         watch_functions()
+        watch_transforms()
         recorder = Recorder(self.scheduler, self.function, self.cells)
         fibers = Fibers(recorder.flushes.flush, noun="example")
         recorder.flushes.on_demand = fibers.park
@@ -144,8 +149,12 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         raise RecordingError(
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
+    if peek_interpreter_stack() is not None:
+        yield
+        return
     watch_modules()
     watch_functions()
+    watch_transforms()
     recorder = Recorder(scheduler or ByAgenda(), None, [cell_of_module(module) for module in cells])
     mode = torch.is_grad_enabled(), autocast_state()
 
@@ -207,6 +216,7 @@ def record_together(
     """One recording of several examples, which share nothing. ``first`` is the number of the first in its batch, if it is in one."""
     watch_modules()
     watch_functions()
+    watch_transforms()
     recorder = Recorder(ByDepth(), function)
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True

@@ -15,6 +15,8 @@ from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, new_handle
+from foldloom.tracing.mutation.functional import functional_of
+from foldloom.tracing.mutation.in_place import replace
 from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
@@ -235,6 +237,18 @@ def _requires_grad(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) 
     return args[0] if wanted else _refused("requires_grad_(False)", "Write `x = x.detach()`")(recorder, args, kwargs)
 
 
+def _on_values(function: Any) -> Handler:
+    """For functions that call back into Python for each number, and change a value in place."""
+
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        if type(args[0]) is not LazyTensor:
+            return NotImplemented
+        replace(recorder, args[0], recorder.call_with_values(functional_of(function), tuple(args), kwargs))
+        return args[0]
+
+    return handle
+
+
 _RETURN_IT = "Return the value, and call it on what fl.batch returns"
 
 HANDLERS: dict[Any, Handler] = {
@@ -243,6 +257,8 @@ HANDLERS: dict[Any, Handler] = {
         for name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
     },
     torch.Tensor.requires_grad_: _requires_grad,
+    torch.Tensor.share_memory_: _refused("share_memory_", "Its memory is that of all examples. Return the value, and share what fl.batch returns"),
+    **{function: _on_values(function) for function in (torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_)},
     **dict.fromkeys(forms("stack"), _stack),
     **{function: _by_memory(function) for function in BY_MEMORY},
     operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place

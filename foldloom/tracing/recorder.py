@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
@@ -24,7 +25,7 @@ from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
+from foldloom.tracing.first_calls import call_at_once, call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.flush import Flushes
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
@@ -35,7 +36,7 @@ from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
-from foldloom.tracing.scope import scope
+from foldloom.tracing.scope import in_mode, recording_into, scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
@@ -147,11 +148,13 @@ class Recorder:
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         """Record one call of a torch function with at least one value or weight among its arguments."""
         graph = self.graph
+        kwargs = kwargs or {}
+        if self.is_over:
+            return computed(function, tuple(args), kwargs)
+        if scope.recorder is None:
+            return call_at_once(self, function, tuple(args), kwargs)
         if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
             self.signatures.change_mode()
-        if self.is_over:
-            return computed(function, tuple(args), kwargs or {})
-        kwargs = kwargs or {}
         handler = HANDLERS.get(function)
         if handler is not None:
             result = handler(self, args, kwargs)
@@ -339,7 +342,17 @@ class Recorder:
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What handles stand for: see `Flushes.demand`."""
-        return self.flushes.demand(handles, form)
+        if scope.recorder is not None or self.is_over:
+            return self.flushes.demand(handles, form)
+        # By a function that runs at once, under a transform of `torch.func` say. Others must not go on under that.
+        flushes, waits = self.flushes, self.flushes.on_demand
+        with temporarily_clear_interpreter_stack(), recording_into(self), in_mode(self.signatures.base_mode):
+            if self.fibers is not None:
+                flushes.on_demand = lambda _: flushes.flush_all()
+            try:
+                return flushes.demand(handles, form)
+            finally:
+                flushes.on_demand = waits
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         if not self.is_over:

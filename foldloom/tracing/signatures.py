@@ -95,7 +95,7 @@ class Signatures:
         self._guards = guards
         self._derived = derived
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
-        self._base_mode = self._mode = is_grad_enabled(), autocast_state()
+        self.base_mode = self._mode = is_grad_enabled(), autocast_state()
         self._use_calls()
 
     def end(self) -> None:
@@ -110,7 +110,7 @@ class Signatures:
         mode = is_grad_enabled(), autocast_state()
         if mode == self._mode:
             return
-        if mode[0] and not self._base_mode[0]:
+        if mode[0] and not self.base_mode[0]:
             raise ArgumentError(
                 "gradients are enabled inside a batch that runs without them. Call fl.batch where they are enabled, and write "
                 f"`with torch.no_grad():` inside the function for what needs none\n  {self._graph.where()}"
@@ -125,12 +125,12 @@ class Signatures:
     @property
     def has_gradients(self) -> bool:
         """Whether the batch runs with gradients."""
-        return self._base_mode[0]
+        return self.base_mode[0]
 
     @property
     def mode_of_op(self) -> Mode | None:
         """The mode that new ops run in; None for that of the whole batch."""
-        return None if self._mode == self._base_mode else self._mode
+        return None if self._mode == self.base_mode else self._mode
 
     # ---- Cells.
 

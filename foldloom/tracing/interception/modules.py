@@ -6,7 +6,9 @@ import inspect
 from typing import Any
 
 from torch import nn
+from torch.jit import ScriptModule
 
+from foldloom.tracing.interception.transforms import original_of
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import ActiveRecorder, scope
@@ -38,11 +40,13 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             result = recorder.call_module(module, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if module._backward_hooks or module._backward_pre_hooks:
+        if original_of(module) is not module:
+            return original_of(module)(*args, **kwargs)
+        if isinstance(module, ScriptModule) or module._backward_hooks or module._backward_pre_hooks:
             return recorder.call_with_values(module._call_impl, args, kwargs)
         if isinstance(module, _WITH_MASKS):
             args, kwargs = (), _with_masks_computed(recorder, module, args, kwargs)
-    if module._compiled_call_impl is not None:
+    if module._compiled_call_impl is not None and recorder is None:
         return module._compiled_call_impl(*args, **kwargs)
     # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.
     return module._call_impl(*args, **kwargs)
