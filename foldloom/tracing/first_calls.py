@@ -7,7 +7,6 @@ are functions whose result depends on values; all others are recorded, under a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from types import CellType
 from typing import Any, Protocol
 
@@ -15,18 +14,19 @@ import numpy as np
 import torch
 
 from foldloom.errors import ArgumentError
+from foldloom.tracing.at_once import all_at_once
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import cell_of_module
 from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor, computed
+from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor
 from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
 from foldloom.tracing.mutation.in_place import call_in_place, replace
 from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.modules import is_hooked
-from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.signatures import KnownCall, Signatures
 from foldloom.tracing.weights import DerivedWeights
 
@@ -172,7 +172,7 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
     values = iter(recorder.demand([*handles, *others], TENSOR) if handles or others else ())
     arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     args, kwargs = rebuilt(nesting, iter(arguments))
-    with _all_at_once(recorder.graph):
+    with all_at_once(recorder.graph):
         result = function(*args, **kwargs)
     found: list[Any] = []
     shape = leaves_of(result, found)
@@ -185,28 +185,6 @@ def _closed_over(function: Any) -> Iterator[LazyTensor]:
     for cell in getattr(function, "__closure__", None) or ():
         if cell != CellType() and type(cell.cell_contents) is LazyTensor:
             yield cell.cell_contents
-
-
-@contextmanager
-def _all_at_once(graph: GraphBuilder) -> Iterator[None]:
-    """What is called within runs at once, also on values of the recording: `Recorder.call_function` demands them."""
-    grad, graph.grad = graph.grad, None  # a mode that torch is never in, so that the fast path leaves all calls to Python
-    try:
-        with recording_paused():
-            yield
-    finally:
-        graph.grad = grad
-
-
-def call_at_once(recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of values, called by what runs at once itself: a transform of `torch.func`, say."""
-    name = getattr(function, "__name__", "")
-    if function in IN_PLACE_OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-        raise ArgumentError(
-            f"a value is changed in place (`{name}`) by a function that runs at once (under a transform of torch.func, say), which the "
-            f"recording would not see. Change a copy: `x = x.clone()`\n  {recorder.where()}"
-        )
-    return computed(function, args, kwargs)
 
 
 def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:

@@ -265,15 +265,16 @@ class LazyTensor(_Tensor):
 
     __hash__ = object.__hash__
 
-    __class__ = property(lambda self: torch.Tensor)  # type: ignore[assignment]
+    __class__ = property(lambda self: torch.Tensor)
 
 
 LazyTensor.__name__ = LazyTensor.__qualname__ = "Tensor"
 LazyTensor.__module__ = "torch"
 
+
 def _empty_handle() -> Any:
     """A handle that stands for nothing yet."""
-    return torch.Tensor._make_subclass(LazyTensor, _NO_DATA)  # type: ignore[arg-type]
+    return torch.Tensor._make_subclass(LazyTensor, _NO_DATA)  # type: ignore[type-var]
 
 
 _NO_DATA = torch.empty(0, device="meta")
@@ -292,7 +293,7 @@ new_handle = fast_path.handles(LazyTensor, _empty_handle, _new_handle)
 
 def is_tensor(value: object) -> bool:
     """Whether this is a tensor that is computed, one of the user's say, and no handle."""
-    return isinstance(value, torch.Tensor) and type(value) is not LazyTensor
+    return isinstance(value, torch.Tensor) and type(value) is not LazyTensor  # type: ignore[comparison-overlap]
 
 
 class Given:

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.tracing import fast_path
+from foldloom.tracing.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.cells.nesting import flatten
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.first_calls import call_at_once, call_with_values, first_call, first_module_call, with_views_noted
+from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.flush import Flushes
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
 from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
@@ -36,7 +36,7 @@ from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
-from foldloom.tracing.scope import in_mode, recording_into, scope
+from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import DerivedWeights
 
@@ -206,6 +206,8 @@ class Recorder:
         return call_with_values(self, function, args, kwargs)
 
     def set_item(self, target: LazyTensor, index: Any, value: Any) -> None:
+        if scope.recorder is None and not self.is_over:
+            raise changed_at_once(self, "[...] =")
         set_item(self, target, index, value)
 
     def set_data(self, target: LazyTensor, value: Any) -> None:
@@ -344,15 +346,7 @@ class Recorder:
         """What handles stand for: see `Flushes.demand`."""
         if scope.recorder is not None or self.is_over:
             return self.flushes.demand(handles, form)
-        # By a function that runs at once, under a transform of `torch.func` say. Others must not go on under that.
-        flushes, waits = self.flushes, self.flushes.on_demand
-        with temporarily_clear_interpreter_stack(), recording_into(self), in_mode(self.signatures.base_mode):
-            if self.fibers is not None:
-                flushes.on_demand = lambda _: flushes.flush_all()
-            try:
-                return flushes.demand(handles, form)
-            finally:
-                flushes.on_demand = waits
+        return demand_at_once(self, handles, form)
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         if not self.is_over:
@@ -391,22 +385,8 @@ class Recorder:
 
 
 fast_path.bind(
-    recorder=Recorder,
-    graph=GraphBuilder,
-    known=KnownCall,
-    column=InputColumn,
-    views=Views,
-    type=Type,
-    is_grad_enabled=is_grad_enabled,
-    is_autocast_enabled=is_any_autocast_enabled,
-    scope=scope,
-    handlers=HANDLERS,
-    module_types=MODULES,
-    parameter=torch.nn.Parameter,
-    plain_types=PLAIN_TYPES,
-    may_copy=MAY_COPY,
-    rebuilt=rebuilt,
-    make_tensor=torch.tensor,
-    stack=torch.stack,
-    type_of_stack=TYPE_OF_STACK,
-)
+    recorder=Recorder, graph=GraphBuilder, known=KnownCall, column=InputColumn, views=Views, type=Type,
+    is_grad_enabled=is_grad_enabled, is_autocast_enabled=is_any_autocast_enabled, scope=scope,
+    handlers=HANDLERS, module_types=MODULES, parameter=torch.nn.Parameter, plain_types=PLAIN_TYPES, may_copy=MAY_COPY,
+    rebuilt=rebuilt, make_tensor=torch.tensor, stack=torch.stack, type_of_stack=TYPE_OF_STACK,
+)  # fmt: skip

@@ -39,7 +39,11 @@ def _at_once(function: Callable[..., Any]) -> Callable[..., Any]:
         if recorder is not None:
             result = recorder.call_with_values(function, args, kwargs)
             # Such as the second of what `vjp` returns.
-            return tuple([_at_once(r) if type(r) is FunctionType else r for r in result]) if type(result) is tuple else result
+            return (
+                tuple([_at_once(r) if type(r) is FunctionType else r for r in result])
+                if type(result) is tuple
+                else result
+            )
         leaves: list[Any] = []
         leaves_of((args, kwargs), leaves)
         return computed(function, args, kwargs) if LazyTensor in map(type, leaves) else function(*args, **kwargs)

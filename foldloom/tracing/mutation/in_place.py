@@ -87,7 +87,11 @@ def set_data(recorder: ActiveRecorder, target: LazyTensor, value: Any) -> None:
     """``target.data = value``: other numbers, the gradient as it was. Both are the same memory from then on."""
     handle = value if type(value) is LazyTensor else recorder.lift(value, ragged=False)
     for either in (target, handle):
-        if _was_given(recorder, either) or hasattr(either, "_source") or any(f() is not None for f in getattr(either, "_views", ())):
+        if (
+            _was_given(recorder, either)
+            or hasattr(either, "_source")
+            or any(f() is not None for f in getattr(either, "_views", ()))
+        ):
             raise ArgumentError(
                 "`x.data = ...` where one of the two shares memory with other tensors. Write `x = x.detach().clone()` before, or change "
                 f"the numbers: `x.data.copy_(...)`\n  {recorder.where()}"

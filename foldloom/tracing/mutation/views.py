@@ -88,9 +88,7 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
 def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
     """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
     type, depth = values._type.row, values._depth
-    handles = [
-        new_handle(recorder, value, type, depth, (values, index)) for index, value in enumerate(values._value)
-    ]
+    handles = [new_handle(recorder, value, type, depth, (values, index)) for index, value in enumerate(values._value)]
     _add(values, *map(weakref.ref, handles))
     return handles
 
@@ -103,7 +101,7 @@ def _add(base: LazyTensor, *views: weakref.ref[Any]) -> None:
 
 
 def is_strided(value: object) -> bool:
-    return is_tensor(value) and value.layout is torch.strided  # type: ignore[attr-defined, no-any-return]
+    return is_tensor(value) and value.layout is torch.strided  # type: ignore[attr-defined]
 
 
 def id_of_memory(tensor: torch.Tensor) -> int:
