@@ -196,7 +196,7 @@ def test_what_is_known_of_a_value_at_once() -> None:
         return h
 
     fl.batch(function)([torch.ones(2)])
-    assert seen == [((2,), torch.float32, 1, 1, (2,), 2, "LazyTensor(float32[2], not computed yet)")]
+    assert seen == [((2,), torch.float32, 1, 1, (2,), 2, "tensor([2., 2.])")]
 
 
 def test_the_users_own_exception_says_which_example() -> None:

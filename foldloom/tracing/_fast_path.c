@@ -40,6 +40,7 @@ static struct {
     PyObject *stack;                                 /* torch.stack */
     PyObject *type_of_stack;                         /* by the type of a row */
     PyObject *may_be_caught;                         /* whether somebody on the stack may catch what a call raises */
+    PyObject *make_handle;                           /* makes a handle with empty slots, a tensor without data */
 } bound;
 
 static PyObject *name_recorder, *name_own_recorder, *name_training, *name_parameters, *name_parts, *name_hooks,
@@ -240,10 +241,62 @@ static Outcome can_record(PyObject *recorder)
     return same ? FOUND : UNKNOWN;
 }
 
+/* ---- Handles. They are tensors, which take 1 us to make. So those that nobody uses any more are kept, with empty slots, and used
+   again. All `__slots__` of the class are emptied, whichever there are. */
+
+#define MOST_SPARE (1 << 15)
+
+static struct {
+    PyObject *handles[MOST_SPARE];
+    int count;
+    destructor dealloc; /* what the class had before */
+} spare;
+
+static void empty_slots(PyObject *handle)
+{
+    for (PyMemberDef *slot = bound.handle_type->tp_members; slot != NULL && slot->name != NULL; slot++)
+        Py_CLEAR(SLOT(handle, slot->offset));
+}
+
+/* Whether a handle has no attributes but its slots, as new ones have none. */
+static int has_slots_only(PyObject *handle)
+{
+    PyObject **attributes = _PyObject_GetDictPtr(handle);
+    if (attributes == NULL || *attributes == NULL)
+        return 1;
+    if (Py_REFCNT(*attributes) > 1 || PyDict_GET_SIZE(*attributes))
+        return 0;
+    Py_CLEAR(*attributes);
+    return 1;
+}
+
+static void handle_dealloc(PyObject *handle)
+{
+    PyTypeObject *type = bound.handle_type;
+    PyObject_GC_UnTrack(handle);
+    PyObject_ClearWeakRefs(handle);
+    empty_slots(handle);
+    if (Py_TYPE(handle) == type && has_slots_only(handle) && spare.count < MOST_SPARE) {
+        _Py_NewReference(handle);
+        spare.handles[spare.count++] = handle;
+        return;
+    }
+    /* CPython's own looks for the first base that has another one, and must not find this. */
+    type->tp_dealloc = spare.dealloc;
+    spare.dealloc(handle);
+    type->tp_dealloc = handle_dealloc;
+}
+
 /* Takes over a reference to the value, which may be NULL after a failure. */
 static PyObject *new_handle(PyObject *recorder, PyObject *value, PyObject *type, PyObject *depth)
 {
-    PyObject *handle = value == NULL ? NULL : bound.handle_type->tp_alloc(bound.handle_type, 0);
+    PyObject *handle = NULL;
+    if (value != NULL && spare.count) {
+        handle = spare.handles[--spare.count];
+        PyObject_GC_Track(handle);
+    }
+    else if (value != NULL)
+        handle = PyObject_CallNoArgs(bound.make_handle);
     if (handle == NULL) {
         Py_XDECREF(value);
         return NULL;
@@ -253,6 +306,18 @@ static PyObject *new_handle(PyObject *recorder, PyObject *value, PyObject *type,
     SLOT(handle, bound.handle.type) = Py_NewRef(type);
     SLOT(handle, bound.handle.depth) = Py_NewRef(depth);
     return handle;
+}
+
+/* The same for Python, with the source of a view. */
+static PyObject *handle(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 4 && count != 5)
+        return PyErr_Format(PyExc_TypeError, "a handle is made of recorder, value, type, depth and perhaps a source");
+    PyObject *made = new_handle(args[0], Py_NewRef(args[1]), args[2], args[3]);
+    if (made != NULL && count == 5)
+        SLOT(made, bound.handle.source) = Py_NewRef(args[4]);
+    return made;
 }
 
 static int append_number(PyObject *list, long number)
@@ -875,13 +940,33 @@ static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
     return 0;
 }
 
+/* Say what handles are, and how one is made. From then on they are used again. */
+static PyObject *bind_handles(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *type, *make_handle;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &make_handle))
+        return NULL;
+    struct { const char *name; Py_ssize_t *offset; } slots[] = {
+        {"_recorder", &bound.handle.recorder}, {"_value", &bound.handle.value}, {"_type", &bound.handle.type},
+        {"_depth", &bound.handle.depth},       {"_source", &bound.handle.source}, {"_views", &bound.handle.views},
+    };
+    for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
+        if (find_slot(type, slots[i].name, slots[i].offset) < 0)
+            return NULL;
+    bound.handle_type = (PyTypeObject *)Py_NewRef(type); /* for as long as the process lives */
+    bound.make_handle = Py_NewRef(make_handle);
+    spare.dealloc = bound.handle_type->tp_dealloc;
+    bound.handle_type->tp_dealloc = handle_dealloc;
+    Py_RETURN_NONE;
+}
+
 static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     (void)args;
-    PyObject *handle, *recorder, *graph, *known, *column, *views, *type;
+    PyObject *recorder, *graph, *known, *column, *views, *type;
     struct { const char *name; PyObject **place; } meant[] = {
-        {"handle", &handle},
         {"recorder", &recorder},
         {"graph", &graph},
         {"known", &known},
@@ -909,12 +994,6 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         *meant[i].place = Py_NewRef(value); /* for as long as the process lives */
     }
     struct { PyObject *type; const char *name; Py_ssize_t *offset; } slots[] = {
-        {handle, "_recorder", &bound.handle.recorder},
-        {handle, "_value", &bound.handle.value},
-        {handle, "_type", &bound.handle.type},
-        {handle, "_depth", &bound.handle.depth},
-        {handle, "_source", &bound.handle.source},
-        {handle, "_views", &bound.handle.views},
         {views, "base", &bound.views.base},
         {views, "function", &bound.views.function},
         {views, "args", &bound.views.args},
@@ -951,11 +1030,10 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
     for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
         if (find_slot(slots[i].type, slots[i].name, slots[i].offset) < 0)
             return NULL;
-    bound.handle_type = (PyTypeObject *)handle;
     bound.recorder_type = (PyTypeObject *)recorder;
     bound.known_type = (PyTypeObject *)known;
     bound.views_type = (PyTypeObject *)views;
-    bound.is_bound = 1;
+    bound.is_bound = bound.handle_type != NULL;
     Py_RETURN_NONE;
 }
 
@@ -986,6 +1064,8 @@ static PyObject *numbers(PyObject *self, PyObject *list)
 
 static PyMethodDef functions[] = {
     {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
+    {"bind_handles", bind_handles, METH_VARARGS, "Say what handles are, and how one is made."},
+    {"handle", (PyCFunction)(void (*)(void))handle, METH_FASTCALL, "A handle of recorder, value, type, depth and perhaps a source."},
     {"cell", cell, METH_O, "For the method of a recorder that records a cell."},
     {"module", module_call, METH_O, "For the method of a recorder that records a module."},
     {"reported", reported, METH_O, "For the method of a mode that torch reports calls to."},

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 
 from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
@@ -25,7 +26,7 @@ from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.interception import watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.kernels import is_function, kernels_of
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.recorder import Recorder
 from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_frame, user_line
 from foldloom.tracing.weights import Weights, module_of, paths_of
@@ -53,6 +54,8 @@ class Batched(Generic[P, R, Results]):
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
+        if peek_interpreter_stack() is not None:
+            return one_by_one(self.function, stack=self.stack)(*columns)  # type: ignore[no-any-return]
         watch_all()
         with Interrupts() as interrupts, gc_paused():
             return self._call_outermost(examples, interrupts)  # type: ignore[no-any-return]
@@ -93,7 +96,7 @@ class Batched(Generic[P, R, Results]):
         if recorder.fibers is not None and is_caught():
             tasks = [passing_on(task) for task in tasks]
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
-        return stack_values(results, (LazyTensor, torch.Tensor)) if self.stack else results
+        return stack_values(results) if self.stack else results
 
     def run(self, planned: Planned) -> Results:
         """The results of a batch that was planned before, in this process or in another."""
@@ -208,6 +211,9 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         raise RecordingError(
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
+    if peek_interpreter_stack() is not None:
+        yield
+        return
     watch_all()
     recorder = Recorder(scheduler_of(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
     mode = current_mode()
@@ -240,7 +246,7 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
     of a recording, the tensor itself.
     """
     recorder = scope.recorder
-    if recorder is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+    if recorder is None or not is_tensor(tensor) or tensor.layout is not torch.strided:
         return tensor
     return recorder.give(tensor)  # type: ignore[no-any-return]
 
@@ -352,15 +358,15 @@ def _items_of(container: list[Any] | dict[Any, Any]) -> list[int]:
 
 def _lifted(recorder: Recorder, arg: Any) -> Any:
     """Tensors that an example consists of are its values, alone or in a list, tuple or dict."""
-    if isinstance(arg, torch.Tensor):
+    if is_tensor(arg):
         return recorder.give(arg)
     kind = type(arg)
     if kind is list or kind is tuple:
-        if not any(isinstance(item, torch.Tensor) for item in arg):
+        if not any(map(is_tensor, arg)):
             return arg
-        return kind([recorder.give(item) if isinstance(item, torch.Tensor) else item for item in arg])
-    if kind is dict and any(isinstance(item, torch.Tensor) for item in arg.values()):
-        return {key: recorder.give(item) if isinstance(item, torch.Tensor) else item for key, item in arg.items()}
+        return kind([recorder.give(item) if is_tensor(item) else item for item in arg])
+    if kind is dict and any(map(is_tensor, arg.values())):
+        return {key: recorder.give(item) if is_tensor(item) else item for key, item in arg.items()}
     return arg
 
 

@@ -140,7 +140,7 @@ class GraphBuilder:
         """Python numbers that were made tensors (`torch.tensor(3)`), by their values."""
         self.calls: dict[Any, Any] = {}
         """Calls whose signature is known, in the current mode."""
-        self.grad = False
+        self.grad: bool | None = False
         """The grad mode that `calls` is for."""
         self.autocast = False
         """Whether `calls` is for a mode with autocast or another default dtype, or may be: C leaves such calls to Python."""

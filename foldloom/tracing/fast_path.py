@@ -40,19 +40,24 @@ def reported(otherwise: Otherwise) -> Otherwise:
     return _fast_path.reported(otherwise) if is_compiled else otherwise
 
 
+def _named(made: Any, otherwise: Otherwise) -> Otherwise:
+    made.__name__, made.__qualname__ = otherwise.__name__, f"Tensor.{otherwise.__name__}"
+    return made  # type: ignore[no-any-return]
+
+
 def method(function: Any, otherwise: Otherwise) -> Otherwise:
     """For a method of handles, which records a function."""
-    return _fast_path.method(function, otherwise) if is_compiled else otherwise
+    return _named(_fast_path.method(function, otherwise), otherwise) if is_compiled else otherwise
 
 
 def operator(function: Any, otherwise: Otherwise) -> Otherwise:
     """For one of two arguments, which have no names."""
-    return _fast_path.operator(function, otherwise) if is_compiled else otherwise
+    return _named(_fast_path.operator(function, otherwise), otherwise) if is_compiled else otherwise
 
 
 def reflected(function: Any, otherwise: Otherwise) -> Otherwise:
     """For one that takes them the other way round."""
-    return _fast_path.reflected(function, otherwise) if is_compiled else otherwise
+    return _named(_fast_path.reflected(function, otherwise), otherwise) if is_compiled else otherwise
 
 
 def numbers(column: list[int]) -> Ints:
@@ -61,6 +66,14 @@ def numbers(column: list[int]) -> Ints:
     if is_compiled and type(column) is list:
         return np.frombuffer(_fast_path.numbers(column), np.int64)
     return np.array(column, np.int64)
+
+
+def handles(kind: type, make: Callable[[], Any], otherwise: Otherwise) -> Otherwise:
+    """For the function that makes a handle, of this type, by filling in an empty one that another function makes."""
+    if not is_compiled:
+        return otherwise
+    _fast_path.bind_handles(kind, make)
+    return _fast_path.handle  # type: ignore[return-value]
 
 
 def bind(**meant: Any) -> None:

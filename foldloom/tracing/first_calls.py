@@ -6,7 +6,8 @@ are functions whose result depends on values; all others are recorded, under a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import CellType
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from foldloom.errors import ArgumentError, CellError
 from foldloom.pytrees import flatten, unflatten
+from foldloom.tracing.at_once import all_at_once
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import cell_of_module
 from foldloom.tracing.inputs import Inputs
@@ -23,7 +25,7 @@ from foldloom.tracing.mutation.in_place import call_in_place, replace
 from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.modules import is_hooked
-from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.signatures import KnownCall, Signatures
 from foldloom.tracing.weights import DerivedWeights
 
@@ -164,15 +166,23 @@ def call_with_values(recorder: ComposedRecorder, function: Any, args: tuple[Any,
 
 def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves: list[Any]) -> Any:
     handles = [recorder.own(leaf) for leaf in leaves if type(leaf) is LazyTensor]
-    values = iter(recorder.demand(handles, TENSOR))
+    others = [recorder.own(value) for leaf in leaves for value in _closed_over(leaf)]
+    values = iter(recorder.demand([*handles, *others], TENSOR) if handles or others else ())
     arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     args, kwargs = unflatten(nesting, iter(arguments))
-    with recording_paused():
+    with all_at_once(recorder.graph):
         result = function(*args, **kwargs)
     found: list[Any] = []
     shape = flatten(result, found)
     memory = {id_of_memory(leaf) for leaf in arguments if is_strided(leaf)}
     return unflatten(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))
+
+
+def _closed_over(function: Any) -> Iterator[LazyTensor]:
+    """The values around a function, which it will ask for when it is called: better waited for together."""
+    for cell in getattr(function, "__closure__", None) or ():
+        if cell != CellType() and type(cell.cell_contents) is LazyTensor:
+            yield cell.cell_contents
 
 
 def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:
@@ -194,7 +204,7 @@ def first_module_call(
     nesting = flatten(args, leaves)
     if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
         return first_module_call(recorder, module, args[:1])
-    if is_hooked(module) or not all(isinstance(leaf, (torch.Tensor, LazyTensor)) for leaf in leaves):
+    if is_hooked(module) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return NotImplemented
     cell = cell_of_module(module)
     handles = [

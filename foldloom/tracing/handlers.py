@@ -14,8 +14,10 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten, unflatten
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, Views
-from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
+from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, new_handle
+from foldloom.tracing.mutation.functional import functional_of
+from foldloom.tracing.mutation.in_place import replace
+from foldloom.tracing.mutation.views import Views, layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
@@ -33,7 +35,7 @@ def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) ->
     """A stack of rows of one type."""
     depth = max([row._depth for row in rows], default=0)
     stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
-    return LazyTensor(recorder, [row._value for row in rows], stacked, depth)
+    return new_handle(recorder, [row._value for row in rows], stacked, depth)
 
 
 def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -127,7 +129,7 @@ def _flip(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     flat = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
     if type(values) is not LazyTensor or not values._type.ragged or flat not in ((0,), (-values.ndim,)):
         return NotImplemented
-    return LazyTensor(recorder, values._value[::-1], values._type, values._depth)
+    return new_handle(recorder, values._value[::-1], values._type, values._depth)
 
 
 def _same_as(function: Any) -> Handler:
@@ -248,6 +250,18 @@ def _requires_grad(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) 
     return args[0] if wanted else _refused("requires_grad_(False)", "Write `x = x.detach()`")(recorder, args, kwargs)
 
 
+def _on_values(function: Any) -> Handler:
+    """For functions that call back into Python for each number, and change a value in place."""
+
+    def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+        if type(args[0]) is not LazyTensor:
+            return NotImplemented
+        replace(recorder, args[0], recorder.call_with_values(functional_of(function), tuple(args), kwargs))
+        return args[0]
+
+    return handle
+
+
 _RETURN_IT = "Return the value, and call it on what fl.batch returns"
 
 HANDLERS: dict[Any, Handler] = {
@@ -257,6 +271,8 @@ HANDLERS: dict[Any, Handler] = {
     },
     torch.Tensor.requires_grad_: _requires_grad,
     torch.Tensor.data_ptr: _data_ptr,
+    torch.Tensor.share_memory_: _refused("share_memory_", "Its memory is that of all examples. Return the value, and share what fl.batch returns"),
+    **{function: _on_values(function) for function in (torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_)},
     **dict.fromkeys(forms("stack"), _stack),
     **{function: _by_memory(function) for function in BY_MEMORY},
     operator.and_: _same_as(torch.bitwise_and),  # their names look like those of methods that work in place

@@ -6,7 +6,7 @@ import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,7 +16,8 @@ from foldloom.graph import Type
 from foldloom.pytrees import leaf, map_leaves
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
-from foldloom.tracing.scope import ActiveRecorder, scope, unwatched
+from foldloom.tracing.methods import give_methods
+from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope, unwatched, user_line
 
 
 class Form(Enum):
@@ -48,31 +49,37 @@ class _Recorded:
 RECORDED = _Recorded()
 
 
+if TYPE_CHECKING:
+
+    class _Tensor:
+        """Its other methods are given to handles by `give_methods`."""
+else:
+    _Tensor = torch.Tensor
+
+
 @leaf
-class LazyTensor:
+class LazyTensor(_Tensor):
     """Stands for a tensor of one example while it is being recorded.
 
     Shape and dtype are known at once. What is computed with it is recorded; what needs its value demands it of the recorder.
     ``_value`` is its number in the graph, or for a ragged one the numbers of its rows. When the recording is over, it stands
     for the tensor that was computed.
 
-    It is not a subclass of torch.Tensor, because making one takes longer than recording an operation; and its ``__class__`` does not
-    say that it is one, because torch's C code would believe it.
+    It is a torch.Tensor, so that whoever looks finds one. The tensor that torch's C++ code would find in it has no data, and whatever
+    computes with that raises. Making one takes longer than recording an operation, so `_fast_path.c` uses handles again.
+    Where `torch.Tensor` means one of the user's, ask `is_tensor`.
     """
 
-    __slots__ = ("__weakref__", "_depth", "_recorder", "_source", "_type", "_value", "_views")
+    __slots__ = ("_depth", "_recorder", "_source", "_type", "_value", "_views")
 
+    _recorder: Any
     _value: Any
+    _type: Type
+    _depth: int
     _views: list[weakref.ref[Any]]
     """Its views, as `Views` or rows: an in-place change must reach them."""
     _source: tuple[Any, Any]
     """If it is a view: its `Views` and which of them it is; or the ragged value and which of its rows it is; or `Given` and a tensor."""
-
-    def __init__(self, recorder: Any, value: Any, type: Type, depth: int) -> None:
-        self._recorder = recorder
-        self._value = value
-        self._type = type
-        self._depth = depth
 
     @property
     def shape(self) -> torch.Size:
@@ -95,6 +102,10 @@ class LazyTensor:
     def requires_grad(self) -> bool:
         return self._recorder.requires_grad_of(self)  # type: ignore[no-any-return]
 
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        self.requires_grad_(wanted)  # type: ignore[attr-defined]
+
     @property
     def is_leaf(self) -> bool:
         given = self._recorder.tensor_given_as(self)
@@ -108,11 +119,29 @@ class LazyTensor:
             return given.grad_fn
         return RECORDED if self.requires_grad else None
 
+    @property
+    def grad(self) -> None:
+        return None
+
+    @grad.setter
+    def grad(self, _: Any) -> None:
+        raise self._refused("x.grad = ...", "Return the value, and set the gradient of what fl.batch returns")
+
+    @property
+    def data(self) -> Any:
+        return self.detach()  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self._recorder.set_data(self, value)
+
+    def _refused(self, what: str, instead: str) -> ArgumentError:
+        return ArgumentError(f"`{what}` of a value that is not computed yet. {instead}\n  {self._recorder.where()}")
+
     __array_priority__ = 1000
     __array_ufunc__ = None
     """numpy leaves computing with a value to it."""
 
-    grad = None
     layout = torch.strided
     is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_mps = is_xpu = False
 
@@ -214,14 +243,13 @@ class LazyTensor:
     def __contains__(self, element: Any) -> bool:
         return bool((self == element).any())
 
-    def __str__(self) -> str:
-        return str(self._detached())
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return repr(self._detached())
+
+    __str__ = __repr__
 
     def __format__(self, form: str) -> str:
-        return format(self.item(), form) if form and not self._type.shape else format(str(self), form)
-
-    def __repr__(self) -> str:
-        return f"LazyTensor({self._type!r}, not computed yet)"
+        return object.__format__(self, form) if self._type.shape else format(self.item(), form)
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         self._recorder.backward(self, args, kwargs)
@@ -238,10 +266,63 @@ class LazyTensor:
     def __setitem__(self, index: Any, value: Any) -> None:
         self._recorder.set_item(self, index, value)
 
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Whoever comes here has gone past `__torch_function__`, and would compute with a tensor that has no data.
+        raise ArgumentError(
+            f"`{func}` is called on a value that is not computed yet, by code that is not written in Python. Make what calls it a cell "
+            f"(`fl.cell`), or call it on what fl.batch returns\n  at {user_line()}"
+        )
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise self._refused("__dlpack__", "Its memory cannot be shared; copy it: `torch.tensor(x.tolist())`")
+
+    __dlpack_device__ = __dlpack__
+
+    def __copy__(self) -> Any:
+        # As torch does it: the same memory, and no history.
+        return self.detach().requires_grad_(self.requires_grad)  # type: ignore[attr-defined]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.clone()  # type: ignore[attr-defined]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        tensor = self._tensor()
+        with recording_paused():
+            # Of a view, torch would write the memory of all examples.
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad).__reduce_ex__(protocol)
+
     __hash__ = object.__hash__
+
+    __class__ = property(lambda self: torch.Tensor)
+
+
+LazyTensor.__name__ = LazyTensor.__qualname__ = "Tensor"
+LazyTensor.__module__ = "torch"
+
+
+def _empty_handle() -> Any:
+    """A handle that stands for nothing yet."""
+    return torch.Tensor._make_subclass(LazyTensor, _NO_DATA)  # type: ignore[type-var]
+
+
+_NO_DATA = torch.empty(0, device="meta")
+
+
+def _new_handle(recorder: Any, value: Any, type: Type, depth: int, source: tuple[Any, Any] | None = None) -> LazyTensor:
+    handle: LazyTensor = _empty_handle()
+    handle._recorder, handle._value, handle._type, handle._depth = recorder, value, type, depth
+    if source is not None:
+        handle._source = source
+    return handle
+
+
+new_handle = fast_path.handles(LazyTensor, _empty_handle, _new_handle)
+
+
+def is_tensor(value: object) -> bool:
+    """Whether this is a tensor that is computed, one of the user's say, and no handle."""
+    return isinstance(value, torch.Tensor) and type(value) is not LazyTensor  # type: ignore[comparison-overlap]
 
 
 class Given:
@@ -279,59 +360,14 @@ class Given:
     def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
         self.recorder.set_item(self.recorder.own(handle), index, value)
 
+    def set_data(self, handle: LazyTensor, value: Any) -> None:
+        self.recorder.set_data(handle, value)
+
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         self.recorder.backward(handle, args, kwargs)
 
     def where(self) -> str:
         return self.recorder.where()
-
-
-class Views:
-    """The results of one call that are views of one of its arguments. The views hold it; it keeps none of them alive."""
-
-    __slots__ = ("__weakref__", "_views", "args", "base", "function", "grad_enabled", "kwargs")
-
-    def __init__(
-        self,
-        base: LazyTensor,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        views: Sequence[LazyTensor],
-        grad_enabled: bool,
-    ) -> None:
-        self.base = base
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.grad_enabled = grad_enabled
-        self._views = [weakref.ref(view) for view in views]
-
-    @property
-    def is_of_first(self) -> bool:
-        return bool(self.args) and self.args[0] is self.base
-
-    @property
-    def is_alias(self) -> bool:
-        """Whether they are the same tensor without its history."""
-        return self.function in _ALIASES
-
-    def move(self, base: LazyTensor) -> None:
-        """Make these the views of another handle, which stands for the same memory."""
-        self.args = tuple([base if arg is self.base else arg for arg in self.args])
-        self.base = base
-
-    def exchange(self, view: LazyTensor, other: LazyTensor) -> None:
-        """Another handle takes the place of one of the views."""
-        self._views = [weakref.ref(other) if found() is view else found for found in self._views]
-
-    def in_use(self) -> list[tuple[LazyTensor, int | None]]:
-        """The views that are still alive, and which of the call's results each is."""
-        alive = [view for found in self._views if (view := found()) is not None]
-        return [(view, view._source[1]) for view in alive]
-
-
-_ALIASES = frozenset((torch.detach, torch.Tensor.detach, getattr(torch.Tensor.data, "__get__")))  # noqa: B009
 
 
 def mark_of(leaf: Any) -> Mark | Hashable:
@@ -350,60 +386,4 @@ def _concrete(leaf: Any) -> Any:
     return leaf._tensor() if type(leaf) is LazyTensor else leaf
 
 
-def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
-    def binary(self: LazyTensor, other: Any) -> Any:
-        return self._recorder.call_function(function, (self, other), None)
-
-    return fast_path.operator(function, binary)
-
-
-def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
-    def binary(self: LazyTensor, other: Any) -> Any:
-        return self._recorder.call_function(function, (other, self), None)
-
-    return fast_path.reflected(function, binary)
-
-
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
-        return self._recorder.call_function(function, (self, *args), kwargs)
-
-    method.__name__ = getattr(function, "__name__", "method")
-    return fast_path.method(function, method)
-
-
-def _property(function: Callable[..., Any]) -> property:
-    return property(_method(function))
-
-
-_BINARY = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
-    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": torch.matmul,
-    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
-}  # fmt: skip
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_UNARY = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs, "invert": operator.invert}
-
-
-def _give_methods() -> None:
-    """All of torch.Tensor's methods, without naming them."""
-    for name, function in _BINARY.items():
-        setattr(LazyTensor, f"__{name}__", _operator(function))
-        setattr(LazyTensor, f"__r{name}__", _reflected(function))
-        setattr(LazyTensor, f"__i{name}__", _operator(getattr(torch.Tensor, f"__i{name}__", function)))
-    for name in _COMPARISONS:
-        setattr(LazyTensor, f"__{name}__", _operator(getattr(operator, name)))
-    for name, unary in _UNARY.items():
-        setattr(LazyTensor, f"__{name}__", _method(unary))  # type: ignore[arg-type]
-    setattr(LazyTensor, "__getitem__", _method(torch.Tensor.__getitem__))  # noqa: B010
-    for name in dir(torch.Tensor):
-        if name in LazyTensor.__dict__ or name.startswith("__") or hasattr(LazyTensor, name):
-            continue
-        attribute = getattr(torch.Tensor, name)
-        if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
-            setattr(LazyTensor, name, _property(attribute.__get__))
-        elif callable(attribute) and not isinstance(attribute, type):
-            setattr(LazyTensor, name, _method(attribute))
-
-
-_give_methods()
+give_methods(LazyTensor)

@@ -21,6 +21,7 @@ from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.pytrees import flatten, map_leaves, unflatten
 from foldloom.tracing import fast_path
+from foldloom.tracing.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.builder import GraphBuilder, InputColumn
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
@@ -30,10 +31,10 @@ from foldloom.tracing.flush import Flushes
 from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.keys import PLAIN_TYPES, key_of
-from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, Views, computed
+from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, computed, new_handle
 from foldloom.tracing.mutation.guards import Guards, is_plain
-from foldloom.tracing.mutation.in_place import set_item
-from foldloom.tracing.mutation.views import MAY_COPY, note_views, row_handles
+from foldloom.tracing.mutation.in_place import set_data, set_item
+from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import scope
@@ -100,7 +101,7 @@ class Recorder:
                 key.append(column.type)
             elif isinstance(arg, (tuple, list, dict)):
                 done = zip(args, operands, key[1:], strict=False)
-                handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
+                handles = [a if type(a) is LazyTensor else new_handle(self, value, t, 0) for a, value, t in done]
                 return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
             else:
                 value, kind = self.inputs.add_argument(cell, arg)
@@ -110,7 +111,7 @@ class Recorder:
         known = graph.calls.get(frozen)
         if known is None:
             if any(type.ragged for type in key[1:]):
-                handles = [LazyTensor(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
+                handles = [new_handle(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
                 return self.call(cell, tuple([self.dense(handle) for handle in handles]), settings)
             known = self.signatures.of_cell(frozen, cell, frozen[1:], None, ())
         return self._add_node(known, operands, depth + 1)
@@ -134,18 +135,20 @@ class Recorder:
             if self.is_given(value):
                 self.inputs.check_device(value.device, cell)
             return self.own(value, cell=cell)
-        return LazyTensor(self, *self.inputs.add_argument(cell, value), 0)
+        return new_handle(self, *self.inputs.add_argument(cell, value), 0)
 
     # ---- Calls of functions.
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         """Record one call of a torch function with at least one value or weight among its arguments."""
         graph = self.graph
+        kwargs = kwargs or {}
+        if self.is_over:
+            return computed(function, tuple(args), kwargs)
+        if scope.recorder is None:
+            return call_at_once(self, function, tuple(args), kwargs)
         if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
             self.signatures.change_mode()
-        if self.is_over:
-            return computed(function, tuple(args), kwargs or {})
-        kwargs = kwargs or {}
         handler = HANDLERS.get(function)
         if handler is not None:
             result = handler(self, args, kwargs)
@@ -197,7 +200,12 @@ class Recorder:
         return call_with_values(self, function, args, kwargs)
 
     def set_item(self, target: LazyTensor, index: Any, value: Any) -> None:
+        if scope.recorder is None and not self.is_over:
+            raise changed_at_once(self, "[...] =")
         set_item(self, target, index, value)
+
+    def set_data(self, target: LazyTensor, value: Any) -> None:
+        set_data(self, target, value)
 
     # ---- Calls of modules.
 
@@ -248,10 +256,8 @@ class Recorder:
         if known.may_raise:
             self.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
         if known.returns_one:
-            handle = _new(LazyTensor)  # faster than calling the class
-            handle._recorder, handle._value, handle._type, handle._depth = self, value, types[0], depth
-            return handle
-        handles = [LazyTensor(self, number, type, depth) for number, type in enumerate(types, value)]
+            return new_handle(self, value, types[0], depth)
+        handles = [new_handle(self, number, type, depth) for number, type in enumerate(types, value)]
         return tuple(handles) if known.returns_tuple else unflatten(known.returns, iter(handles))
 
     def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
@@ -278,7 +284,7 @@ class Recorder:
             self.flushes.wait_if_caught(known.op_number, range(value, value + sum(sizes)))
         outputs: list[LazyTensor] = []
         for type, size in zip(types, sizes, strict=True):
-            outputs.append(LazyTensor(self, range(value, value + size) if type.ragged else value, type, depth + 1))
+            outputs.append(new_handle(self, range(value, value + size) if type.ragged else value, type, depth + 1))
             value += size
         return unflatten(known.returns, iter(outputs))
 
@@ -286,20 +292,19 @@ class Recorder:
 
     def give(self, tensor: torch.Tensor) -> LazyTensor:
         """A handle for a tensor that an example consists of. It becomes an input of the graph when it is used."""
-        return LazyTensor(Given(self), tensor, type_of(tensor), 0)
+        return new_handle(Given(self), tensor, type_of(tensor), 0)
 
     def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor:
         """A tensor as a value of the example that is being recorded."""
-        return LazyTensor(self, *self.inputs.add_tensor(tensor, ragged), 0)
+        return new_handle(self, *self.inputs.add_tensor(tensor, ragged), 0)
 
     def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor:
         """What a function like `torch.zeros` returns."""
-        return LazyTensor(self, *self.inputs.add_constant(function, args, kwargs), 0)
+        return new_handle(self, *self.inputs.add_constant(function, args, kwargs), 0)
 
     def number(self, value: Any) -> LazyTensor:
         """A Python number as a value, as `torch.tensor` would make it."""
-        number, type = self.inputs.add_number(value)
-        return LazyTensor(self, number, type, 0)
+        return new_handle(self, *self.inputs.add_number(value), 0)
 
     def own(self, handle: LazyTensor, *, ragged: bool | None = False, cell: Cell | None = None) -> LazyTensor:
         """The handle as one of this recorder: a given tensor becomes an input, and so does what a recorder that is over computed."""
@@ -330,7 +335,7 @@ class Recorder:
         if not handle._value:
             return self.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
         self.signatures.change_mode()  # the last call may have been made in another mode
-        rows = [LazyTensor(self, value, handle._type.row, handle._depth) for value in handle._value]
+        rows = [new_handle(self, value, handle._type.row, handle._depth) for value in handle._value]
         nesting = flatten(((rows,), {}), [])
         known = self.signatures.of_function(torch.stack, nesting, list(rows), rows)
         assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
@@ -377,7 +382,9 @@ class Recorder:
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What handles stand for: see `Flushes.demand`."""
-        return self.flushes.demand(handles, form)
+        if scope.recorder is not None or self.is_over:
+            return self.flushes.demand(handles, form)
+        return demand_at_once(self, handles, form)
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         if not self.is_over:
@@ -418,24 +425,8 @@ class Recorder:
 
 
 fast_path.bind(
-    handle=LazyTensor,
-    recorder=Recorder,
-    graph=GraphBuilder,
-    known=KnownCall,
-    column=InputColumn,
-    views=Views,
-    type=Type,
-    is_grad_enabled=is_grad_enabled,
-    is_autocast_enabled=is_any_autocast_enabled,
-    scope=scope,
-    handlers=HANDLERS,
-    module_types=MODULES,
-    parameter=torch.nn.Parameter,
-    plain_types=PLAIN_TYPES,
-    may_copy=MAY_COPY,
-    rebuilt=unflatten,
-    make_tensor=torch.tensor,
-    stack=torch.stack,
-    type_of_stack=TYPE_OF_STACK,
-    may_be_caught=may_be_caught,
-)
+    recorder=Recorder, graph=GraphBuilder, known=KnownCall, column=InputColumn, views=Views, type=Type,
+    is_grad_enabled=is_grad_enabled, is_autocast_enabled=is_any_autocast_enabled, scope=scope,
+    handlers=HANDLERS, module_types=MODULES, parameter=torch.nn.Parameter, plain_types=PLAIN_TYPES, may_copy=MAY_COPY,
+    rebuilt=unflatten, make_tensor=torch.tensor, stack=torch.stack, type_of_stack=TYPE_OF_STACK, may_be_caught=may_be_caught,
+)  # fmt: skip

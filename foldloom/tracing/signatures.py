@@ -22,7 +22,7 @@ from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.functions.calls import call_of_template, name_of
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred, with_names
 from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.lazy_tensor import LazyTensor, mark_of
+from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor, mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
@@ -95,7 +95,7 @@ class Signatures:
         self._derived = derived
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
         self._line_of_op: dict[Op, str] = {}
-        self._base_mode = self._mode = current_mode()
+        self.base_mode = self._mode = current_mode()
         self._use_calls()
 
     def end(self) -> None:
@@ -111,7 +111,7 @@ class Signatures:
         if mode == self._mode:
             self._use_calls()
             return
-        if mode[0] and not self._base_mode[0]:
+        if mode[0] and not self.base_mode[0]:
             raise ArgumentError(
                 "gradients are enabled inside a batch that runs without them. Call fl.batch where they are enabled, and write "
                 f"`with torch.no_grad():` inside the function for what needs none\n  {self._graph.where()}"
@@ -121,18 +121,18 @@ class Signatures:
 
     def _use_calls(self) -> None:
         calls = self._calls_of_mode.setdefault(self._mode, {})
-        is_usual = self._mode[2] is self._base_mode[2] and not is_any_autocast_enabled()
+        is_usual = self._mode[2] is self.base_mode[2] and not is_any_autocast_enabled()
         self._graph.set_calls(calls, self._mode[0], not is_usual)
 
     @property
     def has_gradients(self) -> bool:
         """Whether the batch runs with gradients."""
-        return self._base_mode[0]
+        return self.base_mode[0]
 
     @property
     def mode_of_op(self) -> Mode | None:
         """The mode that new ops run in; None for that of the whole batch."""
-        return None if self._mode == self._base_mode else self._mode
+        return None if self._mode == self.base_mode else self._mode
 
     # ---- Cells.
 
@@ -162,7 +162,7 @@ class Signatures:
         self, function: Any, nesting: Any, leaves: list[Any], handles: Sequence[LazyTensor]
     ) -> KnownCall | Returned | None:
         """How to record a call whose values have fixed shapes; what it returns if that is no tensor; None if it needs values."""
-        if any(isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided for leaf in leaves):
+        if any(is_tensor(leaf) and leaf.layout is not torch.strided for leaf in leaves):
             return None
         signature, weights = self._signature(function, nesting, leaves, handles)
         known = self._graph.calls.get(signature)
@@ -218,7 +218,7 @@ class Signatures:
     ) -> tuple[_Signature, list[torch.Tensor]]:
         """The signature of a call, and the weights that it names."""
         template = (nesting, tuple([mark_of(leaf) for leaf in leaves]))
-        weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        weights = [leaf for leaf in leaves if is_tensor(leaf)]
         names = tuple([self._derived.name_of(weight) for weight in weights])
         return (function, template, tuple([handle._type for handle in handles]), names), weights
 
@@ -270,7 +270,7 @@ class Signatures:
 def frozen_settings(cell: Cell, settings: dict[str, Any]) -> Settings:
     items = tuple([(name, settings[name], repr(settings[name])) for name in sorted(settings)])
     for name, value, _ in items:
-        if isinstance(value, (LazyTensor, torch.Tensor, np.ndarray)):
+        if isinstance(value, (torch.Tensor, np.ndarray)):
             raise ArgumentError(
                 f"cell {cell.label} was given a tensor by keyword ({name}). Keyword arguments are settings; pass what is "
                 f"to be batched by position: `{cell.label}(..., {name})`\n  at {user_line()}"

@@ -41,7 +41,7 @@ class Tensor(Block):
 
     def _number(self, convert: Run, array: Run) -> Run:
         def run(value: Any) -> Any:
-            if value.__class__ in _TENSORS:  # converting it to a number would lose its gradient
+            if type(value) in _TENSORS:  # converting it to a number would lose its gradient
                 return array(value)
             try:
                 return convert(value)
@@ -56,10 +56,10 @@ class Tensor(Block):
 
         def run(value: Any) -> Any:
             made: Any = value
-            if isinstance(value, (torch.Tensor, LazyTensor)):
+            if isinstance(value, torch.Tensor):
                 if made.dtype is not torch_dtype:
                     made = made.to(torch_dtype)
-                if made.__class__ is LazyTensor:  # a tensor in the example, wrapped by the batch
+                if type(made) is LazyTensor:  # a tensor in the example, wrapped by the batch
                     assert scope.recorder is not None
                     made = scope.recorder.own(made)
             else:

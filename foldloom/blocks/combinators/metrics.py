@@ -51,12 +51,12 @@ class Metric(Block):
         name, given, collected = self._name, lower.given, collecting.get
 
         def run(value: Any) -> None:
-            collected().rows[name].append(value if value.__class__ is LazyTensor else given(value))
+            collected().rows[name].append(value if isinstance(value, LazyTensor) else given(value))
 
         def run_labelled(pair: Any) -> None:
             value, label = pair
             here = collected()
-            here.rows[name].append(value if value.__class__ is LazyTensor else given(value))
+            here.rows[name].append(value if isinstance(value, LazyTensor) else given(value))
             here.labels[name].append(label)
 
         return run_labelled if isinstance(head(self.takes), TupleType) else run

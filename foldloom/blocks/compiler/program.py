@@ -98,7 +98,7 @@ def metrics_of(root: Block) -> dict[str, TensorType]:
 def _finished(type: BlockType, given: Cell) -> Run:
     """Turns numbers and constants in the output that no cell computed into tensors."""
     if isinstance(type, TensorType):
-        return lambda value: value if value.__class__ is LazyTensor else given(value)
+        return lambda value: value if isinstance(value, LazyTensor) else given(value)
     if isinstance(type, TupleType):
         finishes = [_finished(item, given) for item in type.items]
         return lambda values: tuple([finish(value) for finish, value in zip(finishes, values, strict=True)])

@@ -19,6 +19,7 @@ from foldloom.execution.weight_grads import swapping
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
 from foldloom.tracing.functions.histories import rules_of
+from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.rules.modules import (
     MODULES,
     batched_module,
@@ -313,7 +314,7 @@ def _weights_of(function: Any) -> Iterator[torch.Tensor]:
     for found in (*around, *[function.__globals__.get(name) for name in code.co_names]):
         if isinstance(found, torch.nn.Module):
             yield from found.parameters()
-        elif isinstance(found, torch.Tensor):
+        elif is_tensor(found):
             yield found
 
 
@@ -397,6 +398,8 @@ def find_cell(key: str, owner: object) -> Cell:
 
 
 def to_tensor(value: Any, cell: Cell, device: torch.device | None) -> torch.Tensor:
+    if type(value) is LazyTensor:
+        return value._tensor()
     if isinstance(value, torch.Tensor):
         return value
     try:

@@ -3,6 +3,7 @@
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.default_dtype import watch_default_dtype
 from foldloom.tracing.interception.modules import watch_modules
+from foldloom.tracing.interception.transforms import watch_transforms
 
 
 def watch_all() -> None:
@@ -10,3 +11,4 @@ def watch_all() -> None:
     watch_modules()
     watch_functions()
     watch_default_dtype()
+    watch_transforms()

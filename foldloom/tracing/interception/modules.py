@@ -6,9 +6,11 @@ import inspect
 from typing import Any
 
 from torch import nn
+from torch.jit import ScriptModule
 from torch.nn.utils import parametrizations
 
 from foldloom.tracing.fibers.module_hooks import watch_attributes
+from foldloom.tracing.interception.transforms import original_of
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
@@ -47,11 +49,13 @@ def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if isinstance(module, _CHANGING_BUFFERS) and not any(type(arg) is LazyTensor for arg in args):
             with recording_paused():  # a weight of this call's own; the next call finds other buffers
                 return module._call_impl(*args, **kwargs)
-        if module._backward_hooks or module._backward_pre_hooks:
+        if original_of(module) is not module:
+            return original_of(module)(*args, **kwargs)
+        if isinstance(module, ScriptModule) or module._backward_hooks or module._backward_pre_hooks:
             return recorder.call_with_values(module._call_impl, args, kwargs)
         if isinstance(module, _WITH_MASKS):
             args, kwargs = (), _with_masks_computed(recorder, module, args, kwargs)
-    if module._compiled_call_impl is not None:
+    if module._compiled_call_impl is not None and recorder is None:
         return module._compiled_call_impl(*args, **kwargs)
     # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.
     return module._call_impl(*args, **kwargs)

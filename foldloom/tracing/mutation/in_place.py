@@ -13,7 +13,7 @@ import torch
 
 from foldloom.errors import ArgumentError
 from foldloom.tracing.functions.calls import name_of
-from foldloom.tracing.lazy_tensor import Given, LazyTensor, Views
+from foldloom.tracing.lazy_tensor import Given, LazyTensor, new_handle
 from foldloom.tracing.mutation.functional import (
     CHANGE_SHAPE,
     functional_of,
@@ -22,7 +22,7 @@ from foldloom.tracing.mutation.functional import (
     with_item,
     write_view,
 )
-from foldloom.tracing.mutation.views import note_views
+from foldloom.tracing.mutation.views import Views, note_views
 from foldloom.tracing.scope import ActiveRecorder
 
 
@@ -83,6 +83,26 @@ def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: An
     replace(recorder, target, changed)
 
 
+def set_data(recorder: ActiveRecorder, target: LazyTensor, value: Any) -> None:
+    """``target.data = value``: other numbers, the gradient as it was. Both are the same memory from then on."""
+    handle = value if type(value) is LazyTensor else recorder.lift(value, ragged=False)
+    for either in (target, handle):
+        if (
+            _was_given(recorder, either)
+            or hasattr(either, "_source")
+            or any(f() is not None for f in getattr(either, "_views", ()))
+        ):
+            raise ArgumentError(
+                "`x.data = ...` where one of the two shares memory with other tensors. Write `x = x.detach().clone()` before, or change "
+                f"the numbers: `x.data.copy_(...)`\n  {recorder.where()}"
+            )
+    with torch.no_grad():
+        result = _with_gradient_of(recorder, target, recorder.call_function(torch.clone, (handle,), None))
+    target._value, target._type, target._depth = result._value, result._type, result._depth
+    # A change in place of one would have to reach the other: it is refused.
+    target._source = handle._source = (Given(recorder), None)
+
+
 def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
     """From now on the target stands for the result, and every view of the target for the same view of the result."""
     if _was_given(recorder, target):
@@ -113,7 +133,7 @@ def _write_row(recorder: ActiveRecorder, values: LazyTensor, index: Any, result:
     else:
         rows[index] = [row._value for row in recorder.rows_of(result)]
     depth = max(values._depth, result._depth)
-    changed = LazyTensor(recorder, rows, values._type, depth)
+    changed = new_handle(recorder, rows, values._type, depth)
     if hasattr(values, "_source") or _was_given(recorder, values):
         replace(recorder, values, changed)
     else:
@@ -175,7 +195,7 @@ def _refresh_row(recorder: ActiveRecorder, values: LazyTensor, row: LazyTensor) 
     index = row._source[1]
     if values._type.ragged:
         kind = values._type.row if isinstance(index, int) else values._type
-        fresh = LazyTensor(recorder, values._value[index], kind, values._depth)
+        fresh = new_handle(recorder, values._value[index], kind, values._depth)
         values._views.append(weakref.ref(row))
     else:
         fresh = recorder.call_function(torch.Tensor.__getitem__, (values, index), None)
@@ -187,7 +207,7 @@ def _change_shape(
     recorder: ActiveRecorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """``x.t_()`` and the like: other handles see the same memory as before, and the target becomes another view of it."""
-    memory = LazyTensor(recorder, target._value, target._type, target._depth)
+    memory = new_handle(recorder, target._value, target._type, target._depth)
     for reference in getattr(target, "_views", ()):
         views = reference()
         if type(views) is LazyTensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import is_grad_enabled
 
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import static
-from foldloom.tracing.lazy_tensor import LazyTensor, Views
+from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor, new_handle
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.scope import recording_paused
 
@@ -25,6 +25,54 @@ MAY_COPY = frozenset(forms("reshape flatten ravel reshape_as contiguous"))
 
 VIEWS_OF_ROWS = frozenset([*forms("unsqueeze squeeze chunk split detach"), torch.Tensor.__getitem__])
 """Functions with rules for ragged values whose results share memory with them."""
+
+
+_ALIASES = frozenset((torch.detach, torch.Tensor.detach, getattr(torch.Tensor.data, "__get__")))  # noqa: B009
+
+
+class Views:
+    """The results of one call that are views of one of its arguments. The views hold it; it keeps none of them alive."""
+
+    __slots__ = ("__weakref__", "_views", "args", "base", "function", "grad_enabled", "kwargs")
+
+    def __init__(
+        self,
+        base: LazyTensor,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        views: Sequence[LazyTensor],
+        grad_enabled: bool,
+    ) -> None:
+        self.base = base
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.grad_enabled = grad_enabled
+        self._views = [weakref.ref(view) for view in views]
+
+    @property
+    def is_of_first(self) -> bool:
+        return bool(self.args) and self.args[0] is self.base
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether they are the same tensor without its history."""
+        return self.function in _ALIASES
+
+    def move(self, base: LazyTensor) -> None:
+        """Make these the views of another handle, which stands for the same memory."""
+        self.args = tuple([base if arg is self.base else arg for arg in self.args])
+        self.base = base
+
+    def exchange(self, view: LazyTensor, other: LazyTensor) -> None:
+        """Another handle takes the place of one of the views."""
+        self._views = [weakref.ref(other) if found() is view else found for found in self._views]
+
+    def in_use(self) -> list[tuple[LazyTensor, int | None]]:
+        """The views that are still alive, and which of the call's results each is."""
+        alive = [view for found in self._views if (view := found()) is not None]
+        return [(view, view._source[1]) for view in alive]
 
 
 def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, base: LazyTensor) -> None:
@@ -42,8 +90,7 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
     """A row of a ragged value, or some of its rows."""
     recorder.keep_together(values)
     type = values._type.row if isinstance(index, int) else values._type
-    handle = LazyTensor(recorder, values._value[index], type, values._depth)
-    handle._source = (values, index)
+    handle = new_handle(recorder, values._value[index], type, values._depth, (values, index))
     _add(values, weakref.ref(handle))
     return handle
 
@@ -51,18 +98,10 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
 def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
     """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
     recorder.keep_together(values)
-    handles: list[LazyTensor] = []
     type, depth = values._type.row, values._depth
-    for index, value in enumerate(values._value):
-        handle = _new(LazyTensor)
-        handle._recorder, handle._value, handle._type, handle._depth = recorder, value, type, depth
-        handle._source = (values, index)
-        handles.append(handle)
+    handles = [new_handle(recorder, value, type, depth, (values, index)) for index, value in enumerate(values._value)]
     _add(values, *map(weakref.ref, handles))
     return handles
-
-
-_new = object.__new__
 
 
 def _add(base: LazyTensor, *views: weakref.ref[Any]) -> None:
@@ -73,7 +112,7 @@ def _add(base: LazyTensor, *views: weakref.ref[Any]) -> None:
 
 
 def is_strided(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_tensor(value) and value.layout is torch.strided  # type: ignore[attr-defined]
 
 
 def id_of_memory(tensor: torch.Tensor) -> int:
