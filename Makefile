@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NATIVE := foldloom/planning/_planning.c foldloom/tracing/_fast_path.c foldloom/tracing/_frames.c
 TRIALS := .venv-trials
 
 .PHONY: demo test trials check format benchmark bench-readme views clean
@@ -42,12 +43,12 @@ views: $(VENV)/demo
 		$(BIN)/foldloom explain $$task --examples 12 --html docs/views/$$task.html > /dev/null || exit 1; done
 	$(BIN)/foldloom profile sentiment --examples 64 --picture docs/views/loom.svg
 
-$(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt foldloom/planning/_planning.c foldloom/tracing/_fast_path.c
+$(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
-$(TRIALS)/trials: pyproject.toml constraints.txt foldloom/compiled/_planning.c foldloom/lazy/_known.c
+$(TRIALS)/trials: pyproject.toml constraints.txt $(NATIVE)
 	test -x $(TRIALS)/bin/python || $(PYTHON) -m venv $(TRIALS)
 	$(TRIALS)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[trials]"
 	touch $@
