@@ -23,7 +23,7 @@ from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.interception import watch_all
+from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
@@ -57,7 +57,7 @@ class Batched(Generic[P, R, Results]):
         if peek_interpreter_stack() is not None:
             return one_by_one(self.function, stack=self.stack)(*columns)  # type: ignore[no-any-return]
         watch_all()
-        with Interrupts() as interrupts, gc_paused():
+        with Interrupts() as interrupts, gc_paused(), uncompiled():
             return self._call_outermost(examples, interrupts)  # type: ignore[no-any-return]
 
     def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from asyncio.events import _get_running_loop, _set_running_loop
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import _C, is_grad_enabled
@@ -55,6 +56,7 @@ class Crossing:
         self._outputs = Outputs.now()
         self._stdout, self._stderr, self._filters = self._outputs[:3]
         self.streams = streams()
+        self._loop = _get_running_loop()
 
     def leave(self, fiber: Fiber) -> None:
         """To what holds in the hub."""
@@ -77,6 +79,10 @@ class Crossing:
             home.apply()
         for stream in self.streams:
             stream.part(fiber)
+        loop = _get_running_loop()
+        if loop is not self._loop:
+            fiber.loop = loop
+            _set_running_loop(self._loop)
         if sys.stdout is not self._stdout or warnings.filters is not self._filters or sys.stderr is not self._stderr:
             fiber.outputs = Outputs.now()
             self._outputs.apply()
@@ -86,6 +92,9 @@ class Crossing:
         if fiber.outputs is not None:
             fiber.outputs.apply()
             fiber.outputs = None
+        if fiber.loop is not None:
+            _set_running_loop(fiber.loop)
+            fiber.loop = None
         if fiber.has_stream:
             for stream in self.streams:
                 stream.join(fiber)

@@ -52,6 +52,8 @@ class Fiber(greenlet):  # type: ignore[misc]
         self.view: dict[Slot, Placed] = {}
         """Attributes that the task has written or read, with its values while it is away."""
         self.wrote: set[Slot] = set()
+        self.loop: Any = None
+        """The event loop of asyncio that it runs, while it is away."""
         self.outputs: Outputs | None = None
         """Where its prints and warnings go while it is away, if not where the hub's do."""
         self.waits_for: Group | None = None

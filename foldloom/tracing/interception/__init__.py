@@ -1,5 +1,10 @@
 """Calls of torch that handles do not see by themselves: of functions of weights alone, of modules, of autograd's functions."""
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.default_dtype import watch_default_dtype
 from foldloom.tracing.interception.modules import watch_modules
@@ -12,3 +17,9 @@ def watch_all() -> None:
     watch_functions()
     watch_default_dtype()
     watch_transforms()
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Functions that `torch.compile` made run as they were written: what they call is batched instead of compiled."""
+    # If Dynamo was never imported, nothing has been compiled; importing it takes a second.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
