@@ -20,6 +20,7 @@ from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.weights import Derived
 
 Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]
 """Takes the recorder and the arguments of a call. NotImplemented: record the call as any other."""
@@ -36,6 +37,11 @@ def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) ->
     return LazyTensor(recorder, [row._value for row in rows], stacked, depth)
 
 
+def _as_value(recorder: ActiveRecorder, handle: LazyTensor, ragged: bool) -> LazyTensor:
+    """A derived weight as a value, like those that it stands beside."""
+    return recorder.own(handle, ragged=ragged) if type(handle._recorder) is Derived else handle  # type: ignore[no-any-return]
+
+
 def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else kwargs.get("tensors")
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -45,8 +51,10 @@ def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     if first is None or first._type.ragged:
         return NotImplemented
     row = first._type
+    if not any(type(item) is LazyTensor and item._recorder is recorder for item in items):
+        return NotImplemented
     rows: list[Any] = [
-        item
+        _as_value(recorder, item, False)
         if type(item) is LazyTensor
         else recorder.lift(item, ragged=False)
         if isinstance(item, torch.Tensor) and not isinstance(item, torch.nn.Parameter)
@@ -70,7 +78,7 @@ def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     row = ragged[0]._type.row
     rows: list[LazyTensor] = []
     for item in items:
-        handle = item if type(item) is LazyTensor else recorder.lift(item, ragged=True)
+        handle = _as_value(recorder, item, True) if type(item) is LazyTensor else recorder.lift(item, ragged=True)
         if (
             handle._recorder is not recorder
             or handle.shape[1:] != torch.Size(row.shape)

@@ -37,7 +37,7 @@ from foldloom.tracing.mutation.views import MAY_COPY, note_views, row_handles
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
-from foldloom.tracing.weights import DerivedWeights
+from foldloom.tracing.weights import Derived, DerivedWeights
 
 _CONTAINERS = (tuple, list, dict)
 
@@ -296,6 +296,9 @@ class Recorder:
         recorder = handle._recorder
         if recorder is self:
             return handle
+        if isinstance(recorder, Derived) and recorder.recorder is self:
+            # Another handle: this one goes on as a weight, for all examples.
+            return self.lift(handle._value, ragged=ragged)
         if self.is_given(handle):
             value, type = self.inputs.add_tensor(handle._value, ragged)
             if type.ragged:
@@ -364,7 +367,7 @@ class Recorder:
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle of this recorder stands for, if it is one."""
-        is_given = not handle._type.ragged and self.inputs.is_users_own(handle._value)
+        is_given = handle._recorder is self and not handle._type.ragged and self.inputs.is_users_own(handle._value)
         return self.inputs.tensor_of(handle._value) if is_given else None
 
     def is_derived(self, value: object) -> bool:

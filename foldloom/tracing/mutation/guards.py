@@ -11,25 +11,49 @@ from torch import nn
 
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import describe
+from foldloom.tracing.scope import unwatched, user_line
 
-State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any]], ...]
-"""Of a module and all its submodules: the training mode, the parameters and the submodules. What the module computes depends on these,
-beside the numbers in its parameters."""
+State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any], dict[str, Any]], ...]
+"""Of a module and all its submodules: the training mode, the parameters, the submodules and the settings. What the module computes depends
+on these, beside the numbers in its parameters."""
+
+_PLAIN = frozenset((int, float, bool, str, complex, type(None), tuple, torch.dtype, torch.device, torch.Size))
+
+
+def settings_of(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Those of some variables that are plain: the slope of a LeakyReLU, say."""
+    return {name: value for name, value in attributes.items() if type(value) in _PLAIN}
 
 
 def state_of(module: nn.Module) -> State:
-    return tuple([(part, part.training, dict(part._parameters), dict(part._modules)) for part in module.modules()])
+    return tuple(
+        [
+            (part, part.training, dict(part._parameters), dict(part._modules), settings_of(vars(part)))
+            for part in module.modules()
+        ]
+    )
 
 
 def holds(state: State) -> bool:
     """Whether this is the state of its module. Asked at every call of a module. Comparing dictionaries compares identities first, which is
     fast; comparing two different weights raises RuntimeError."""
     try:
-        for module, training, weights, submodules in state:
+        for module, training, weights, submodules, settings in state:
             if module.training is not training or module._parameters != weights or module._modules != submodules:
+                return False
+            if not same_settings(vars(module), settings):
                 return False
     except RuntimeError:
         return False
+    return True
+
+
+def same_settings(attributes: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Whether variables have these values, and of the same types."""
+    for name, value in settings.items():
+        now = attributes.get(name, _PLAIN)
+        if now is not value and (type(now) is not type(value) or repr(now) != repr(value)):
+            return False
     return True
 
 
@@ -39,10 +63,10 @@ def is_plain(state: State) -> bool:
 
 
 def _put(state: State) -> None:
-    for module, training, weights, submodules in state:
-        module.training = training
+    for module, _, weights, submodules, settings in state:
         module._parameters.update(weights)
         module._modules.update(submodules)
+        vars(module).update(settings)  # the training mode is one of them
 
 
 class Guards:
@@ -60,17 +84,34 @@ class Guards:
         """Torch's modules, each in the state in which it was first called."""
         self._cells: dict[nn.Module, State] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int]] = {}
+        self._address: dict[int, int] = {}
+        """Of guarded tensors: where their numbers are. `w.data = ...` changes it, and `w.data.mul_(2)` no version."""
+        self._changed: str | None = None
+        """What was changed, and where, if a guarded tensor was."""
 
     def clear(self) -> None:
         """Nothing more will run."""
         self.module_states.clear()
         self._cells.clear()
         self._tensors.clear()
+        self._address.clear()
 
     def guard_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             if id(tensor) not in self._tensors and not tensor.is_inference():
                 self._tensors[id(tensor)] = tensor, tensor._version
+                self._address[id(tensor)] = _address_of(tensor)
+
+    def note_change(self, target: object) -> None:
+        """A tensor, or each of a list, is about to be changed in place. If it shares memory with a guarded one, calls that run later are
+        refused; an error here might be caught (`load_state_dict` does)."""
+        tensors = target if isinstance(target, (list, tuple)) else (target,)
+        memory = {_memory_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)} - {None}
+        if memory and self._changed is None:
+            for tensor, _ in self._tensors.values():
+                if _memory_of(tensor) in memory:
+                    self._changed = f"{describe(tensor)}, at {user_line()}"
+                    return
 
     def guard_module(self, module: nn.Module) -> bool:
         """Guard one of torch's modules. False if it cannot be: it is in another state than when it was first called, or its weights
@@ -105,11 +146,13 @@ class Guards:
     def check(self) -> None:
         """Raise if a guarded tensor or a cell's module has changed."""
         for tensor, version in self._tensors.values():
-            if tensor._version != version:
-                raise ArgumentError(
-                    f"a tensor ({describe(tensor)}) that calls of this batch read was changed in place before all of them had run. "
-                    "Make a new tensor instead (`w = w + 1`), or change it before or after the batch"
-                )
+            if tensor._version != version or _address_of(tensor) != self._address[id(tensor)]:
+                self._changed = self._changed or describe(tensor)
+        if self._changed is not None:
+            raise ArgumentError(
+                f"a tensor ({self._changed}) that calls of this batch read was changed in place before all of them had run. "
+                "Make a new tensor instead (`w = w + 1`), or change it before or after the batch"
+            )
         for module, state in self._cells.items():
             if not holds(state):
                 raise _switched(module)
@@ -141,6 +184,17 @@ class Guards:
         finally:
             for state in put_back:
                 _put(state)
+
+
+def _address_of(tensor: torch.Tensor) -> int:
+    with unwatched():
+        return tensor.data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _memory_of(tensor: torch.Tensor) -> int | None:
+    with unwatched():
+        is_plain = tensor.layout is torch.strided
+        return tensor.untyped_storage()._cdata if is_plain else None
 
 
 def _switched(module: nn.Module) -> ArgumentError:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.tracing.functions.calls import name_of
+from foldloom.tracing.functions.calls import leaves_of, name_of, rebuilt
 from foldloom.tracing.lazy_tensor import Given, LazyTensor, Views
 from foldloom.tracing.mutation.functional import (
     CHANGE_SHAPE,
@@ -23,12 +23,14 @@ from foldloom.tracing.mutation.functional import (
     write_view,
 )
 from foldloom.tracing.mutation.views import note_views
-from foldloom.tracing.scope import ActiveRecorder
+from foldloom.tracing.scope import ActiveRecorder, recording_paused
 
 
 def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0] if args else kwargs.get("input")
-    if type(target) is not LazyTensor or _was_given(recorder, target):
+    if type(target) is not LazyTensor:
+        return _change_at_once(recorder, function, args, kwargs)
+    if _was_given(recorder, target):
         raise _not_ours(recorder, function.__name__)
     twin = functional_of(function)
     if twin in CHANGE_SHAPE:
@@ -36,12 +38,27 @@ def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...]
             _assign(recorder, target, recorder.dense(target))
         return _change_shape(recorder, target, twin, args[1:], kwargs)
     result = recorder.call_function(twin, args, kwargs)
+    if type(result) is not LazyTensor:  # of a weight, by a function that draws
+        result = recorder.lift(result, ragged=False)
     if result._type is not target._type and result.shape == target.shape:
         if not torch.can_cast(result.dtype, target.dtype):
             raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
         result = result.to(target.dtype)
     replace(recorder, target, result)
     return target
+
+
+def _change_at_once(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a tensor of the user's by other tensors that are there."""
+    leaves: list[Any] = []
+    nesting = leaves_of((args, kwargs), leaves)
+    if any(type(leaf) is LazyTensor and not isinstance(leaf._recorder, Given) for leaf in leaves):
+        raise _not_ours(recorder, function.__name__)
+    tensors = [leaf._value if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    args, kwargs = rebuilt(nesting, iter(tensors))
+    recorder.guards.note_change(args[0] if args else kwargs["input"])
+    with recording_paused():
+        return function(*args, **kwargs)
 
 
 def _not_ours(recorder: ActiveRecorder, name: str) -> ArgumentError:
@@ -61,7 +78,8 @@ def _was_given(recorder: ActiveRecorder, target: LazyTensor) -> bool:
 def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     if type(target) is not LazyTensor:
-        raise _not_ours(recorder, "[...] =")
+        _change_at_once(recorder, torch.Tensor.__setitem__, (target, index, value), {})
+        return
     if (
         target._type.ragged
         and type(index) is int
@@ -99,6 +117,7 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) ->
 
 
 def _assign(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
+    target._recorder = result._recorder  # a derived weight becomes a value
     target._value, target._type, target._depth = result._value, result._type, result._depth
     _refresh_views(recorder, target)
 
@@ -132,7 +151,8 @@ def _with_gradient_of(recorder: ActiveRecorder, target: LazyTensor, result: Lazy
     """An in-place change within `torch.no_grad()` changes the numbers, and leaves the gradient as it was."""
     if torch.is_grad_enabled() or not recorder.has_gradients or not target._type.differentiable:
         return result
-    if target.shape != result.shape:
+    is_without = isinstance(target._recorder, Given) and not target.requires_grad  # a derived weight
+    if target.shape != result.shape or is_without:
         return result
     with torch.enable_grad():
         joined: LazyTensor = recorder.call_function(with_gradient_of, (target, result), None)
@@ -170,7 +190,7 @@ def _change_shape(
     recorder: ActiveRecorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """``x.t_()`` and the like: other handles see the same memory as before, and the target becomes another view of it."""
-    memory = LazyTensor(recorder, target._value, target._type, target._depth)
+    memory = LazyTensor(target._recorder, target._value, target._type, target._depth)
     for reference in getattr(target, "_views", ()):
         views = reference()
         if type(views) is LazyTensor:
@@ -186,6 +206,7 @@ def _change_shape(
         else:
             source[0].exchange(target, memory)
     result = recorder.call_function(function, (memory, *args), kwargs)
+    target._recorder = result._recorder
     target._value, target._type, target._depth = result._value, result._type, result._depth
     group, index = result._source
     group.exchange(result, target)
