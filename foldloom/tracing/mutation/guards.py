@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CellType
 from typing import Any
 
 import torch
@@ -83,6 +84,7 @@ class Guards:
         self.module_states: dict[nn.Module, State] = {}
         """Torch's modules, each in the state in which it was first called."""
         self._cells: dict[nn.Module, State] = {}
+        self._functions: dict[int, tuple[Any, str, dict[str, Any]]] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int]] = {}
         self._address: dict[int, int] = {}
         """Of guarded tensors: where their numbers are. `w.data = ...` changes it, and `w.data.mul_(2)` no version."""
@@ -93,6 +95,7 @@ class Guards:
         """Nothing more will run."""
         self.module_states.clear()
         self._cells.clear()
+        self._functions.clear()
         self._tensors.clear()
         self._address.clear()
 
@@ -132,6 +135,11 @@ class Guards:
         if module not in self._cells and module not in self.module_states:
             self._cells[module] = state_of(module)
 
+    def guard_function(self, function: Any, label: str) -> None:
+        """Guard the variables around the function of a cell."""
+        if not self.runs_later and id(function) not in self._functions:
+            self._functions[id(function)] = function, label, settings_of(variables_of(function))
+
     def check_mode(self, module: nn.Module, training: bool) -> None:
         """`train()` or `eval()` of a cell: an error if it has been called."""
         if module in self._cells and module.training is not training:
@@ -156,17 +164,27 @@ class Guards:
         for module, state in self._cells.items():
             if not holds(state):
                 raise _switched(module)
+        for function, label, settings in self._functions.values():
+            if not same_settings(variables_of(function), settings):
+                raise _changed_around(label, variables_of(function), settings)
 
     def changes_allowed(self) -> AbstractContextManager[None]:
-        """Within it kernels may change guarded tensors: running statistics, or an embedding with `max_norm`."""
-        return self._with_versions_updated() if self._tensors else nullcontext()
+        """Within it kernels may change what is guarded: running statistics, an embedding with `max_norm`, a counter."""
+        return self._with_changes_noted() if self._tensors or self._cells or self._functions else nullcontext()
 
     @contextmanager
-    def _with_versions_updated(self) -> Iterator[None]:
+    def _with_changes_noted(self) -> Iterator[None]:
         before = [(tensor, tensor._version) for tensor, _ in self._tensors.values()]
+        parts = [(vars(part), settings) for state in self._cells.values() for part, *_, settings in state]
+        was = [dict(attributes) for attributes, _ in parts]
+        around = [(settings, function, variables_of(function)) for function, _, settings in self._functions.values()]
         try:
             yield
         finally:
+            for (attributes, settings), earlier in zip(parts, was, strict=True):
+                _note_changes(settings, earlier, attributes)
+            for settings, function, variables in around:
+                _note_changes(settings, variables, variables_of(function))
             for tensor, version in before:
                 self._tensors[id(tensor)] = tensor, self._tensors[id(tensor)][1] + tensor._version - version
 
@@ -186,6 +204,34 @@ class Guards:
                 _put(state)
 
 
+def variables_of(function: Any) -> dict[str, Any]:
+    """What a function finds around it, by name: in the functions that it stands in, and among the globals that it names."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    found = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != CellType():
+            found[name] = cell.cell_contents
+    return found
+
+
+def _note_changes(settings: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Take what has changed since ``before`` into guarded settings."""
+    for name in list(settings):
+        if now.get(name) is not before.get(name):
+            settings.pop(name)
+            settings.update(settings_of({name: now.get(name)}))
+
+
+def _changed_around(label: str, now: dict[str, Any], before: dict[str, Any]) -> ArgumentError:
+    name = next(name for name in before if not same_settings(now, {name: before[name]}))
+    return ArgumentError(
+        f"cell {label} reads `{name}`, which was {before[name]!r:.60} when the cell was called and is {now.get(name)!r:.60} now, before "
+        f"all its calls have run. Pass it to the cell by keyword: `{label}(..., {name}={name})`"
+    )
+
+
 def _address_of(tensor: torch.Tensor) -> int:
     with unwatched():
         return tensor.data_ptr() if tensor.layout is torch.strided else 0
@@ -199,6 +245,6 @@ def _memory_of(tensor: torch.Tensor) -> int | None:
 
 def _switched(module: nn.Module) -> ArgumentError:
     return ArgumentError(
-        f"{type(module).__name__} was switched between train() and eval(), or given other weights, after it, or a cell of it, had been "
-        "called. Do so before or after the batch; what needs both modes needs a batch for each"
+        f"{type(module).__name__} was switched between train() and eval(), or given other weights or settings, after it, or a cell of it, "
+        "had been called. Do so before or after the batch; what needs both modes needs a batch for each"
     )

@@ -49,10 +49,11 @@ def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...]
 
 
 def _change_at_once(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Change a tensor of the user's by other tensors that are there."""
+    """Change a tensor of the user's by weights, which are there: `load_state_dict` does."""
     leaves: list[Any] = []
     nesting = leaves_of((args, kwargs), leaves)
-    if any(type(leaf) is LazyTensor and not isinstance(leaf._recorder, Given) for leaf in leaves):
+    sources = [leaf._recorder for leaf in leaves if type(leaf) is LazyTensor]
+    if any(type(source) is Given or not isinstance(source, Given) for source in sources):
         raise _not_ours(recorder, function.__name__)
     tensors = [leaf._value if type(leaf) is LazyTensor else leaf for leaf in leaves]
     args, kwargs = rebuilt(nesting, iter(tensors))
