@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from foldloom.errors import ArgumentError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.results import stack_values, stacked, template_of, unstacked
-from foldloom.graph.recording import Recording, merge_recordings, split_recording
+from foldloom.graph import Op
+from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
@@ -37,6 +39,7 @@ class Batched:
         self.scheduler = scheduler
         self.stack = stack
         self.cells = tuple([cell_of_module(module) for module in cells])
+        self._modules = tuple(cells)  # their cells do not keep them alive
 
     def __call__(self, *columns: Sequence[Any]) -> Any:
         """The results of the examples ``zip(*columns)``."""
@@ -221,10 +224,10 @@ def record_together(
                         error.add_note(f"in example {first + number} of the batch")
                     raise
         recorder.guards.check_modules()
-        module = module_of(function)
+        ops, module = recorder.graph.ops, module_of(function)
+        _check_can_leave(ops, recorder.graph.results)
         if module is None:
             return recorder.graph.close()
-        ops = recorder.graph.ops
         cells = paths_of_cells(module, [op.key for op in ops if not op.is_input and not is_function(op)])
         return recorder.graph.close(cells, paths_of(module) if any(op.shared for op in ops) else None)
     finally:
@@ -235,7 +238,23 @@ def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) ->
     """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``."""
     if not recordings:
         raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
-    return prepare(merge_recordings(recordings), scheduler or ByDepth())
+    planned = prepare(merge_recordings(recordings), scheduler or ByDepth())
+    _check_can_leave(planned.plan.ops, planned.results)
+    return planned
+
+
+def _check_can_leave(ops: Sequence[Op], results: Sequence[Any]) -> None:
+    """In a worker of a DataLoader: raise what sending it would raise in a thread of the worker's, where nobody would hear of it."""
+    if torch.utils.data.get_worker_info() is None:
+        return
+    refuse_tracked(ops)
+    try:
+        ForkingPickler.dumps((ops, results))
+    except Exception as error:
+        raise RecordingError(
+            f"what was recorded cannot be pickled, and so cannot leave the worker: {error}. Return tensors and plain values from the "
+            "function, and pass plain values to torch's functions; or plan where it runs, with num_workers=0"
+        ) from error
 
 
 def _examples(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:

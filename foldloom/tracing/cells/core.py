@@ -55,6 +55,8 @@ class Cell(torch.nn.Module):
     wrapping changes no state dict and a hook on the cell is a hook on the module.
     """
 
+    function: Callable[..., Any]
+
     def __init__(self, function: Callable[..., Any], *, compile: bool = False) -> None:
         super().__init__()
         self.__dict__["function"] = function
@@ -260,6 +262,7 @@ class Cell(torch.nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             function = self.__dict__.get("function")
+            function = function() if isinstance(function, weakref.ref) else function
             if isinstance(function, torch.nn.Module):
                 return getattr(function, name)
             raise
@@ -338,6 +341,22 @@ def cell(function: Callable[..., Any], *, compile: bool = False) -> Cell:
     return Cell(function, compile=compile)
 
 
+class _CellOfModule(Cell):
+    """Stands for a module that nobody marked as a cell, and lives as long as the module: it must not keep it alive."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self.__dict__["function"] = weakref.ref(module)
+
+    @property
+    def function(self) -> Any:
+        found = self.__dict__["function"]
+        return found() if isinstance(found, weakref.ref) else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "function": self.function}
+
+
 _cell_of_module: weakref.WeakKeyDictionary[torch.nn.Module, Cell] = weakref.WeakKeyDictionary()
 
 
@@ -345,7 +364,7 @@ def cell_of_module(module: torch.nn.Module) -> Cell:
     """The cell that stands for a module that nobody marked as one."""
     known = _cell_of_module.get(module)
     if known is None:
-        known = _cell_of_module[module] = Cell(module)
+        known = _cell_of_module[module] = _CellOfModule(module)
     return known
 
 
@@ -372,7 +391,7 @@ def _is_at(owner: torch.nn.Module, path: str, key: str) -> bool:
         if module is None:
             return False
     cell = _cell_of_key.get(key)
-    return cell is module or (cell is not None and cell.__dict__["function"] is module)
+    return cell is module or (cell is not None and cell.function is module)
 
 
 def find_cell(key: str, owner: object) -> Cell:
