@@ -225,7 +225,8 @@ def record_together(
                     raise
         recorder.guards.check_modules()
         ops, module = recorder.graph.ops, module_of(function)
-        _check_can_leave(ops, recorder.graph.results)
+        if torch.utils.data.get_worker_info() is not None:
+            refuse_tracked(ops)
         if module is None:
             return recorder.graph.close()
         cells = paths_of_cells(module, [op.key for op in ops if not op.is_input and not is_function(op)])
