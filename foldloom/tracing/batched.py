@@ -24,8 +24,10 @@ from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.looking import looking_at
 from foldloom.tracing.recorder import Recorder
 from foldloom.tracing.scope import autocast_state, in_mode, recording_into, scope, user_line
+from foldloom.tracing.training_mode import check_training, training_of
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
 
@@ -75,6 +77,7 @@ class Batched:
 
     def run(self, planned: Planned) -> Any:
         """The results of a batch that was planned before, in this process or in another."""
+        check_training(planned.plan.ops, self.function)
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
         return self._give_back(planned, blocks)
@@ -213,8 +216,11 @@ def record_together(
     recorder = Recorder(ByDepth(), function)
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True
+    module = module_of(function)
+    if module is not None:
+        recorder.inputs.share_buffers(module)
     try:
-        with recording_into(recorder), gc_paused():
+        with looking_at(function), recording_into(recorder), gc_paused():
             for number, args in enumerate(examples):
                 recorder.inputs.forget()
                 try:
@@ -224,13 +230,14 @@ def record_together(
                         error.add_note(f"in example {first + number} of the batch")
                     raise
         recorder.guards.check_modules()
-        ops, module = recorder.graph.ops, module_of(function)
+        ops = recorder.graph.ops
         if torch.utils.data.get_worker_info() is not None:
             refuse_tracked(ops)
         if module is None:
             return recorder.graph.close()
         cells = paths_of_cells(module, [op.key for op in ops if not op.is_input and not is_function(op)])
-        return recorder.graph.close(cells, paths_of(module) if any(op.shared for op in ops) else None)
+        weights = paths_of(module) if any(op.shared for op in ops) else None
+        return recorder.graph.close(cells, weights, training_of(module, cells))
     finally:
         recorder.end()
 

@@ -44,6 +44,7 @@ class Inputs:
         self._users_own: set[int] = set()
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
         self._example_of_tensor: dict[int, int] = {}
+        self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
         self._default_dtype = torch.get_default_dtype()
         self._type_of_number = _types_of_numbers(self._default_dtype)
@@ -136,13 +137,20 @@ class Inputs:
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a weight: a parameter, computed from parameters, or met in several examples."""
-        if isinstance(tensor, torch.nn.Parameter) or self._derived.is_derived(tensor):
+        if isinstance(tensor, torch.nn.Parameter) or self._derived.is_derived(tensor) or self.is_buffer(tensor):
             return True
         if tensor.requires_grad and tensor.is_leaf:
             return True
         if tensor.ndim < 2:
             return False
         return self._example_of_tensor.setdefault(id(tensor), self._graph.example) != self._graph.example
+
+    def share_buffers(self, module: torch.nn.Module) -> None:
+        """The buffers of a module that is recorded are weights: a recording runs with those of the module that runs it."""
+        self._buffers = {id(buffer): buffer for buffer in module.buffers()}
+
+    def is_buffer(self, value: object) -> bool:
+        return id(value) in self._buffers
 
     def tensor_of(self, value: int) -> torch.Tensor | None:
         """The tensor that was given as this value."""

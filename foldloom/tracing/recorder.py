@@ -371,7 +371,7 @@ class Recorder:
         return self.inputs.tensor_of(handle._value) if is_given else None
 
     def is_derived(self, value: object) -> bool:
-        return self.derived.is_derived(value)
+        return self.derived.is_derived(value) or self.inputs.is_buffer(value)
 
     def where(self) -> str:
         return self.graph.where()

@@ -11,6 +11,7 @@ import operator
 import uuid
 import weakref
 from collections.abc import Hashable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +64,9 @@ def paths_of(module: torch.nn.Module) -> dict[str, str]:
     """For each weight that has a name, its path in the module."""
     return {
         name: path
-        for path, weight in module.named_parameters(remove_duplicate=False)
+        for path, weight in chain(
+            module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+        )
         if (name := _name_of_weight.get(weight)) is not None
     }
 
@@ -179,7 +182,9 @@ class Weights:
 
     def __init__(self, owner: object) -> None:
         module = module_of(owner)
-        self._by_path = {} if module is None else dict(module.named_parameters())
+        self._by_path: dict[str, torch.Tensor] = {}
+        if module is not None:
+            self._by_path = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self._derived: dict[Hashable, Any] = {}
 
     def remember(self, name: Hashable, result: Any) -> None:
