@@ -41,12 +41,12 @@ class _Part:
         self._attributes = dict(vars(module))
         self._tables = {name: dict(vars(module)[name]) for name in _TABLES}
         buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
-        self._buffers = [(buffer, buffer._version, buffer.clone()) for buffer in buffers if not buffer.is_inference()]
+        self._buffers = [(buffer, buffer.clone()) for buffer in buffers if not buffer.is_inference()]
 
     def restore(self) -> None:
-        for buffer, version, value in self._buffers:
-            # Writing what is there already would still count as a change to autograd.
-            if buffer._version != version:
+        for buffer, value in self._buffers:
+            # Writing what is there already would count as a change to autograd; and batch norm changes no version.
+            if not torch.equal(buffer, value):
                 buffer.copy_(value)
         if type(self._module) is not self._kind:
             return  # a lazy module that knows its sizes by now

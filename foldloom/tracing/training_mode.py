@@ -7,7 +7,7 @@ recorded: `F.dropout(x, training=self.training)`, or a branch. Whether code read
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from types import CodeType
 from typing import Any
 
@@ -21,21 +21,36 @@ from foldloom.tracing.weights import module_of
 
 def training_of(module: nn.Module, cells: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
     """The training modes that a recording of a module depends on, by path. ``cells`` has the paths of what was recorded as one operation."""
-    whole = tuple(set(cells.values()))
-    found: list[tuple[str, bool]] = []
-    for path, part in module.named_modules():
-        is_inside = any(path == cell or path.startswith(f"{cell}.") or not cell for cell in whole)
-        if not is_inside and not isinstance(part, Cell) and _reads_training(type(part)):
-            found.append((path, part.training))
-    return tuple(found)
+    parts = dict(module.named_modules())
+    whole = {*cells.values(), *[path for path, part in parts.items() if isinstance(part, Cell)]}
+    in_cells = {getattr(part.function, "__code__", None) for part in parts.values() if isinstance(part, Cell)}
+    return tuple(
+        [
+            (path, part.training)
+            for path, part in parts.items()
+            if not _is_inside(path, whole) and not _is_idle(part) and _codes_that_ask(type(part)) - in_cells
+        ]
+    )
+
+
+def _is_inside(path: str, whole: Set[str]) -> bool:
+    names = path.split(".")
+    return "" in whole or any(".".join(names[:end]) in whole for end in range(1, len(names) + 1))
+
+
+def _is_idle(part: nn.Module) -> bool:
+    """Whether one of torch's modules is the same in both modes."""
+    if isinstance(part, nn.RNNBase):
+        return not part.dropout
+    return isinstance(part, nn.modules.dropout._DropoutNd) and not part.p
 
 
 @functools.lru_cache(maxsize=4096)
-def _reads_training(kind: type) -> bool:
-    """Whether a method of a module's class names the attribute."""
+def _codes_that_ask(kind: type) -> frozenset[CodeType]:
+    """The methods of a module's class that name the attribute."""
     bases = [base for base in kind.__mro__ if base not in (nn.Module, object)]
     codes = [getattr(value, "__code__", None) for base in bases for value in vars(base).values()]
-    return any("training" in names for code in codes if code is not None for names in _names_in(code))
+    return frozenset([code for code in codes if code is not None and any("training" in n for n in _names_in(code))])
 
 
 def _names_in(code: CodeType) -> Iterable[tuple[str, ...]]:
