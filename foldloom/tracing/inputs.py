@@ -7,7 +7,9 @@ which becomes an input when it is first used.
 from __future__ import annotations
 
 import functools
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,8 @@ class Inputs:
         self._value_of_tensor: dict[tuple[int, int, bool], tuple[Value, int]] = {}
         """By a tensor's identity, its version and whether its rows are values: its value, and the example that gave it first."""
         self._tensor_of_value: dict[int, torch.Tensor] = {}
+        self._rows: list[tuple[int, torch.Tensor]] = []
+        """Tensors whose rows are values, each with the first of these, in order."""
         self._users_own: set[int] = set()
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
         self._example_of_tensor: dict[int, int] = {}
@@ -87,7 +91,9 @@ class Inputs:
         column.versions.append(version)
         added: Value
         if ragged:
-            added = self._graph.add_ragged_input(column, tensor), type
+            rows = self._graph.add_ragged_input(column, tensor)
+            self._rows.append((rows.start, tensor))
+            added = rows, type
         else:
             number = self._graph.add_input(column, tensor)
             self._tensor_of_value[number] = tensor
@@ -155,6 +161,17 @@ class Inputs:
     def tensor_of(self, value: int) -> torch.Tensor | None:
         """The tensor that was given as this value."""
         return self._tensor_of_value.get(value)
+
+    def given_at(self, value: int) -> torch.Tensor | None:
+        """The tensor, or the row of one, that was given as this value."""
+        tensor = self._tensor_of_value.get(value)
+        if tensor is not None:
+            return tensor
+        place = bisect_right(self._rows, value, key=itemgetter(0)) - 1
+        if place < 0:
+            return None
+        first, tensor = self._rows[place]
+        return tensor[value - first] if value - first < len(tensor) else None
 
     def note_users_own(self, value: int) -> None:
         """This value stands for a tensor of the user's."""

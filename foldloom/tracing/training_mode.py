@@ -6,7 +6,7 @@ recorded: `F.dropout(x, training=self.training)`, or a branch. Whether code read
 
 from __future__ import annotations
 
-import functools
+import weakref
 from collections.abc import Iterable, Mapping, Set
 from types import CodeType
 from typing import Any
@@ -45,12 +45,19 @@ def _is_idle(part: nn.Module) -> bool:
     return isinstance(part, nn.modules.dropout._DropoutNd) and not part.p
 
 
-@functools.lru_cache(maxsize=4096)
+_codes: weakref.WeakKeyDictionary[type, frozenset[CodeType]] = weakref.WeakKeyDictionary()
+
+
 def _codes_that_ask(kind: type) -> frozenset[CodeType]:
     """The methods of a module's class that name the attribute."""
+    known = _codes.get(kind)
+    if known is not None:
+        return known
     bases = [base for base in kind.__mro__ if base not in (nn.Module, object)]
     codes = [getattr(value, "__code__", None) for base in bases for value in vars(base).values()]
-    return frozenset([code for code in codes if code is not None and any("training" in n for n in _names_in(code))])
+    asking = [code for code in codes if code is not None and any("training" in names for names in _names_in(code))]
+    _codes[kind] = frozenset(asking)
+    return _codes[kind]
 
 
 def _names_in(code: CodeType) -> Iterable[tuple[str, ...]]:
