@@ -14,8 +14,8 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.tracing.functions.calls import leaves_of, rebuilt
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
-from foldloom.tracing.mutation.views import layout_of, note_views, row_handle, shares_memory
+from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor
+from foldloom.tracing.mutation.views import is_strided, layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
@@ -91,7 +91,9 @@ def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     values, index = args
-    if type(values) is not LazyTensor or values._recorder is not recorder:
+    if type(values) is not LazyTensor:
+        return _taken_from_weight(recorder, values, index if type(index) is tuple else (index,))
+    if values._recorder is not recorder:
         return NotImplemented
     kind = type(index)
     if kind is slice and values._type.ragged:
@@ -120,6 +122,23 @@ def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: Lazy
     row: LazyTensor = recorder.call_function(take, (recorder.dense(values), place), None)
     note_views(torch.Tensor.__getitem__, (values, index), {}, row, values)
     return row
+
+
+def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: tuple[Any, ...]) -> Any:
+    """``weight[x[0], x[1]]``: places are data, so they can be looked up for all members together."""
+    shape = weight.shape[: len(places)]
+    are_data = [type(place) is LazyTensor and (place._type.shape, place._type.dtype) == ((), "int64") for place in places]
+    are_places = all(is_data or type(place) is int for is_data, place in zip(are_data, places, strict=True))
+    if not are_places or not any(are_data) or len(shape) < len(places) or 0 in shape or not is_strided(weight):
+        return NotImplemented
+    found: Any = weight
+    for place in places:
+        function = torch.Tensor.__getitem__ if type(place) is int else take
+        found = recorder.call_function(function, (found, place), None)
+    with recording_paused():
+        # It stands for a view of the weight: an in-place change is refused.
+        found._source = (Given(recorder), weight.detach()[(0,) * len(places)])
+    return found
 
 
 def _unbind(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
