@@ -1636,9 +1636,7 @@ def test_a_derived_weight_that_changes() -> None:
         return x @ double
 
     check_on_the_fly(function, inputs, sources=[*inputs, _swapped.weight])
-    check_on_the_fly(
-        lambda x: (x @ (_swapped.weight * 2), function(x)), inputs, sources=[*inputs, _swapped.weight]
-    )
+    check_on_the_fly(lambda x: (x @ (_swapped.weight * 2), function(x)), inputs, sources=[*inputs, _swapped.weight])
 
 
 def test_weights_may_change_before_they_are_met_and_after_the_batch() -> None:

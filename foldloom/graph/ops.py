@@ -33,7 +33,9 @@ class Op:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode, self.repeatable, self.training))
+        return hash(
+            (self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode, self.repeatable, self.training)
+        )
 
     def __hash__(self) -> int:
         return self._hash

@@ -117,7 +117,12 @@ def with_views_noted(
 
 
 def _handles_of_derived(
-    recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], made: Any
+    recorder: ComposedRecorder,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: list[Any],
+    made: Any,
 ) -> Any:
     """Derived weights as handles, which an example may change in place for itself. A view of a weight stays a tensor: to change it is to
     change the weight."""

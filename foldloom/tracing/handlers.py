@@ -39,7 +39,7 @@ def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) ->
 
 def _as_value(recorder: ActiveRecorder, handle: LazyTensor, ragged: bool) -> LazyTensor:
     """A derived weight as a value, like those that it stands beside."""
-    return recorder.own(handle, ragged=ragged) if type(handle._recorder) is Derived else handle  # type: ignore[no-any-return]
+    return recorder.own(handle, ragged=ragged) if type(handle._recorder) is Derived else handle
 
 
 def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -127,7 +127,9 @@ def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: Lazy
 def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: tuple[Any, ...]) -> Any:
     """``weight[x[0], x[1]]``: places are data, so they can be looked up for all members together."""
     shape = weight.shape[: len(places)]
-    are_data = [type(place) is LazyTensor and (place._type.shape, place._type.dtype) == ((), "int64") for place in places]
+    are_data = [
+        type(place) is LazyTensor and (place._type.shape, place._type.dtype) == ((), "int64") for place in places
+    ]
     are_places = all(is_data or type(place) is int for is_data, place in zip(are_data, places, strict=True))
     if not are_places or not any(are_data) or len(shape) < len(places) or 0 in shape or not is_strided(weight):
         return NotImplemented

@@ -53,8 +53,6 @@ class Cell(torch.nn.Module):
     wrapping changes no state dict and a hook on the cell is a hook on the module.
     """
 
-    function: Callable[..., Any]
-
     def __init__(self, function: Callable[..., Any], *, compile: bool = False) -> None:
         super().__init__()
         self.__dict__["function"] = function
