@@ -52,7 +52,7 @@ class Flushes:
         self._kernel_of_op: dict[Op, Any] = {}
         self._session: Session | None = None
         self._pending = Pending()
-        self._reader = GivenReader(graph, inputs)
+        self.reader = GivenReader(graph, inputs)
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         """Values that were demanded as tensors with gradients."""
         self._demanded: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -89,7 +89,7 @@ class Flushes:
             is_known = form is not TENSOR and (
                 value in self._graph.number_of_value or self._pending.number_of(value) >= 0
             )
-            is_there = is_known or (form is not TENSOR and self._reader.read(value) is not None)
+            is_there = is_known or (form is not TENSOR and self.reader.read(value) is not None)
             return [] if is_there else [value]
         not_given = [value for value in handle._value if self._tensor_of(value) is None]
         if form is TENSOR or not not_given:
@@ -101,7 +101,7 @@ class Flushes:
         """The rows of a ragged value, if all of them follow from what was given."""
         rows: list[torch.Tensor] = []
         for value in handle._value:
-            row = self._reader.read(value)
+            row = self.reader.read(value)
             if row is None:
                 return None
             rows.append(row)
@@ -140,7 +140,7 @@ class Flushes:
             with recording_paused():
                 return torch.tensor(number, dtype=handle.dtype)
         if self._pending.number_of(value) < 0:
-            given = self._reader.read(value)
+            given = self.reader.read(value)
             assert given is not None, "what is not computed was given"
             with unwatched():
                 return given.item() if form is NUMBER else given

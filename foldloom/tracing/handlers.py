@@ -125,7 +125,7 @@ def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: Lazy
 
 
 def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: tuple[Any, ...]) -> Any:
-    """``weight[x[0], x[1]]``: places are data, so they can be looked up for all members together."""
+    """``weight[x[0], x[1]]`` of given numbers: places are data, so they can be looked up for all members together."""
     shape = weight.shape[: len(places)]
     are_data = [
         type(place) is LazyTensor and (place._type.shape, place._type.dtype) == ((), "int64") for place in places
@@ -133,6 +133,12 @@ def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: t
     are_places = all(is_data or type(place) is int for is_data, place in zip(are_data, places, strict=True))
     if not are_places or not any(are_data) or len(shape) < len(places) or 0 in shape or not is_strided(weight):
         return NotImplemented
+    given: list[Any] = [place if type(place) is int else recorder.read_given(place) for place in places]
+    if any(place is None for place in given):
+        return NotImplemented
+    for place, size in zip(map(int, given), shape, strict=True):
+        if not -size <= place < size:
+            raise IndexError(f"index {place} is out of bounds for dimension 0 with size {size}")
     found: Any = weight
     for place in places:
         function = torch.Tensor.__getitem__ if type(place) is int else take

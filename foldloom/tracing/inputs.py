@@ -177,8 +177,9 @@ class Inputs:
         """This value stands for a tensor of the user's."""
         self._users_own.add(value)
 
-    def is_users_own(self, value: int) -> bool:
-        return value in self._users_own
+    def users_own(self, value: int) -> torch.Tensor | None:
+        """The user's tensor that a value stands for, if it does."""
+        return self._tensor_of_value.get(value) if value in self._users_own else None
 
     # ---- Devices.
 

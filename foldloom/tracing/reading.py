@@ -16,6 +16,7 @@ from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.functions.calls import call_of_template, function_named
 from foldloom.tracing.inputs import Inputs
 from foldloom.tracing.kernels import is_function
+from foldloom.tracing.lazy_tensor import Given, LazyTensor
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.scope import recording_paused
@@ -46,6 +47,12 @@ class GivenReader:
         self._graph = graph
         self._inputs = inputs
         self._known: dict[int, torch.Tensor] = {}
+
+    def read_handle(self, handle: LazyTensor) -> torch.Tensor | None:
+        """What a handle stands for."""
+        if isinstance(handle._recorder, Given):
+            return handle._recorder.tensor_given_as(handle)
+        return None if handle._type.ragged else self.read(handle._value)
 
     def read(self, value: int) -> torch.Tensor | None:
         """A value, without its gradient; None if it must be waited for."""

@@ -39,8 +39,6 @@ from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.weights import Derived, DerivedWeights
 
-_CONTAINERS = (tuple, list, dict)
-
 
 class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
@@ -104,7 +102,7 @@ class Recorder:
             if column is not None:
                 operands.append(graph.add_input(column, arg))
                 key.append(column.type)
-            elif isinstance(arg, _CONTAINERS):
+            elif isinstance(arg, (tuple, list, dict)):
                 done = zip(args, operands, key[1:], strict=False)
                 handles = [a if type(a) is LazyTensor else LazyTensor(self, value, t, 0) for a, value, t in done]
                 return self._call_nested(cell, (*handles, *args[len(operands) :]), settings)
@@ -296,8 +294,7 @@ class Recorder:
         recorder = handle._recorder
         if recorder is self:
             return handle
-        if isinstance(recorder, Derived) and recorder.recorder is self:
-            # Another handle: this one goes on as a weight, for all examples.
+        if isinstance(recorder, Derived) and recorder.recorder is self:  # it goes on as a weight, for all examples
             return self.lift(handle._value, ragged=ragged)
         if self.is_given(handle):
             value, type = self.inputs.add_tensor(handle._value, ragged)
@@ -367,8 +364,12 @@ class Recorder:
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
         """The user's tensor that a handle of this recorder stands for, if it is one."""
-        is_given = handle._recorder is self and not handle._type.ragged and self.inputs.is_users_own(handle._value)
-        return self.inputs.tensor_of(handle._value) if is_given else None
+        is_own = handle._recorder is self and not handle._type.ragged
+        return self.inputs.users_own(handle._value) if is_own else None
+
+    def read_given(self, handle: LazyTensor) -> torch.Tensor | None:
+        """What a handle stands for, if that follows from what was given: nothing is waited for."""
+        return self.flushes.reader.read_handle(handle)
 
     def is_derived(self, value: object) -> bool:
         return self.derived.is_derived(value) or self.inputs.is_buffer(value)

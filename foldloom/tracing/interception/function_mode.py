@@ -50,7 +50,7 @@ class RecordingMode(TorchFunctionMode):
             return recorder.lift(func(*args, **(kwargs or {})), ragged=False)
         if has_rule(func) and _takes_weights(recorder, args, kwargs):
             return recorder.call_function(func, args, kwargs)
-        if changes_in_place(func):
+        if changes_in_place(func) and func is not torch.Tensor.requires_grad_:
             recorder.guards.note_change(args[0] if args else (kwargs or {}).get("input"))
         elif kwargs and kwargs.get("out") is not None:
             recorder.guards.note_change(kwargs["out"])
