@@ -259,7 +259,7 @@ def _by_count(x: Tensor) -> Tensor:
 
 
 def _unless_alone(x: Tensor) -> Tensor:
-    return x.tanh().sigmoid() if x.shape[0] > 1 else x.tanh()
+    return x.tanh().sigmoid() if x.shape[0] > 1 else (x * 1).tanh().sigmoid()
 
 
 def _in_place(x: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def _without_gradients(x: Tensor) -> Tensor:
 
 
 def _by_value(x: Tensor) -> Tensor:
-    return x.tanh().sigmoid() if x.sum() > 0 else x
+    return x.tanh().sigmoid() if x.sum() > -1e9 else x
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,15 @@ class Op:
     shared: tuple[Hashable, ...] = ()
     mode: Hashable = None
     repeatable: bool = False
+    training: tuple[tuple[str, bool], ...] = ()
+    """In a recording: the training modes that it was made in, by the paths of the modules whose code asked for them."""
     label: str = field(default="", compare=False)
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode, self.repeatable))
+        return hash(
+            (self.key, self.inputs, self.outputs, self.settings, self.shared, self.mode, self.repeatable, self.training)
+        )
 
     def __hash__(self) -> int:
         return self._hash

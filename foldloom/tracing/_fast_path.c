@@ -591,17 +591,21 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
 
 /* ---- Modules. */
 
-/* Whether two dictionaries hold the same objects, without asking weights whether they are equal. */
-static int same_items(PyObject *a, PyObject *b)
+/* Whether a dictionary holds the same objects as another, and maybe more. */
+static int has_items(PyObject *a, PyObject *b)
 {
-    if (a == NULL || !PyDict_Check(a) || !PyDict_Check(b) || PyDict_GET_SIZE(a) != PyDict_GET_SIZE(b))
-        return 0;
     PyObject *name, *value;
     Py_ssize_t position = 0;
     while (PyDict_Next(b, &position, &name, &value))
         if (PyDict_GetItem(a, name) != value)
             return 0;
     return 1;
+}
+
+/* Whether two dictionaries hold the same objects, without asking weights whether they are equal. */
+static int same_items(PyObject *a, PyObject *b)
+{
+    return a != NULL && PyDict_Check(a) && PyDict_Check(b) && PyDict_GET_SIZE(a) == PyDict_GET_SIZE(b) && has_items(a, b);
 }
 
 static int is_empty(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
@@ -616,6 +620,7 @@ static int is_plain(PyObject *state)
             PyDict_GetItem(*attributes, name_training) != PyTuple_GET_ITEM(part, 1) ||
             !same_items(PyDict_GetItem(*attributes, name_parameters), PyTuple_GET_ITEM(part, 2)) ||
             !same_items(PyDict_GetItem(*attributes, name_parts), PyTuple_GET_ITEM(part, 3)) ||
+            !has_items(*attributes, PyTuple_GET_ITEM(part, 4)) ||
             !is_empty(PyDict_GetItem(*attributes, name_hooks)) || !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
             return 0;
     }

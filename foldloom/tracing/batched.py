@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
@@ -16,7 +17,8 @@ from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import Interrupts
 from foldloom.execution.results import stack_values, stacked, unstacked
-from foldloom.graph.recording import Recording, merge_recordings, split_recording
+from foldloom.graph import Op
+from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.pytrees import patched, template_of
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
@@ -27,8 +29,10 @@ from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
+from foldloom.tracing.looking import looking_at
 from foldloom.tracing.recorder import Recorder
 from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_frame, user_line
+from foldloom.tracing.training_mode import check_training, training_of
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
 P = ParamSpec("P")
@@ -46,6 +50,7 @@ class Batched(Generic[P, R, Results]):
         self.scheduler = scheduler
         self.stack = stack
         self.cells = tuple([cell_of_module(module) for module in cells])
+        self._modules = tuple(cells)  # their cells do not keep them alive
 
     def __call__(self, *columns: Iterable[Any]) -> Results:
         """The results of the examples ``zip(*columns)``."""
@@ -104,6 +109,7 @@ class Batched(Generic[P, R, Results]):
             raise ArgumentError(
                 f"run takes a plan, and was given {described(planned)}: write `run(fl.plan(recordings))`"
             )
+        check_training(planned.plan.ops, self.function)
         return self._run(planned, None, ())  # type: ignore[no-any-return]
 
     def _run(self, planned: Planned, requires_grad: Sequence[bool] | None, given: Sequence[torch.Tensor | None]) -> Any:
@@ -284,8 +290,11 @@ def record_together(
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True
     recorder.flushes.waits_for_errors = False
+    module = module_of(function)
+    if module is not None:
+        recorder.inputs.share_buffers(module)
     try:
-        with recording_into(recorder), gc_paused():
+        with looking_at(function), recording_into(recorder), gc_paused():
             for number, args in enumerate(examples):
                 recorder.inputs.forget()
                 try:
@@ -296,12 +305,14 @@ def record_together(
                         error.add_note(f"in example {first + number} of the batch")
                     raise
         recorder.guards.check_modules()
-        module = module_of(function)
+        ops = recorder.graph.ops
+        if torch.utils.data.get_worker_info() is not None:
+            refuse_tracked(ops)
         if module is None:
             return recorder.graph.close()
-        ops = recorder.graph.ops
         cells = paths_of_cells(module, [op.key for op in ops if not op.is_input and not is_function(op)])
-        return recorder.graph.close(cells, paths_of(module) if any(op.shared for op in ops) else None)
+        weights = paths_of(module) if any(op.shared for op in ops) else None
+        return recorder.graph.close(cells, weights, training_of(module, cells))
     finally:
         recorder.end()
 
@@ -320,7 +331,23 @@ def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) ->
             )
     if not recordings:
         raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
-    return prepare(merge_recordings(recordings), scheduler_of(scheduler, ByDepth))
+    planned = prepare(merge_recordings(recordings), scheduler_of(scheduler, ByDepth))
+    _check_can_leave(planned.plan.ops, planned.results)
+    return planned
+
+
+def _check_can_leave(ops: Sequence[Op], results: Sequence[Any]) -> None:
+    """In a worker of a DataLoader: raise what sending it would raise in a thread of the worker's, where nobody would hear of it."""
+    if torch.utils.data.get_worker_info() is None:
+        return
+    refuse_tracked(ops)
+    try:
+        ForkingPickler.dumps((ops, results))
+    except Exception as error:
+        raise RecordingError(
+            f"what was recorded cannot be pickled, and so cannot leave the worker: {error}. Return tensors and plain values from the "
+            "function, and pass plain values to torch's functions; or plan where it runs, with num_workers=0"
+        ) from error
 
 
 def _record_example(

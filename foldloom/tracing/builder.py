@@ -267,12 +267,17 @@ class GraphBuilder:
         self._columns, self.column_of_number = {}, {}
         return taken
 
-    def close(self, cells: Mapping[str, str] | None = None, weights: Mapping[str, str] | None = None) -> Recording:
-        """All nodes as a recording, with cells and weights renamed."""
+    def close(
+        self,
+        cells: Mapping[str, str] | None = None,
+        weights: Mapping[str, str] | None = None,
+        training: tuple[tuple[str, bool], ...] = (),
+    ) -> Recording:
+        """All nodes as a recording, with cells and weights renamed; ``training`` has the modes that it depends on."""
         cells, weights = cells or {}, weights or {}
         names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in self.ops])
         graph = Graph(
-            ops=_table(tuple(self.ops), names),
+            ops=_table(tuple(self.ops), names, training),
             op_of_node=numbers(self.op_of_node),
             operands=numbers(self.operands),
             depth_of_node=numbers(self.depth_of_node),
@@ -296,11 +301,15 @@ def _renamed(shared: tuple[Hashable, ...], weights: Mapping[str, str]) -> tuple[
 
 
 @functools.lru_cache(maxsize=1024)
-def _table(ops: tuple[Op, ...], names: tuple[tuple[str, tuple[Any, ...]], ...]) -> tuple[Op, ...]:
+def _table(
+    ops: tuple[Op, ...], names: tuple[tuple[str, tuple[Any, ...]], ...], training: tuple[tuple[str, bool], ...]
+) -> tuple[Op, ...]:
     """Ops under new names. Equal tables are one object, which makes merging recordings a matter of offsets."""
     return tuple(
         [
-            op if (op.key, op.shared) == (key, shared) else replace(op, key=key, shared=shared)
+            op
+            if op.is_input or (op.key, op.shared, op.training) == (key, shared, training)
+            else replace(op, key=key, shared=shared, training=training)
             for op, (key, shared) in zip(ops, names, strict=True)
         ]
     )

@@ -14,20 +14,21 @@ import numpy as np
 import torch
 
 from foldloom.errors import ArgumentError, CellError
+from foldloom.execution.kernels import type_of
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.at_once import all_at_once
 from foldloom.tracing.builder import GraphBuilder
 from foldloom.tracing.cells.core import cell_of_module
 from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor
-from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
+from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
+from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.mutation.in_place import call_in_place, replace
 from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.modules import is_hooked
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.signatures import KnownCall, Signatures
-from foldloom.tracing.weights import DerivedWeights
+from foldloom.tracing.weights import Derived, DerivedWeights
 
 
 class ComposedRecorder(ActiveRecorder, Protocol):
@@ -56,7 +57,7 @@ def first_call(
         raise ArgumentError(
             f"{name}(..., out=...) writes into a tensor that is not computed yet. Use what it returns instead\n  {recorder.where()}"
         )
-    if function in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+    if changes_in_place(function):
         return call_in_place(recorder, function, args, kwargs), None
     if kwargs.get("inplace"):
         changed = recorder.call_function(function, args, {**kwargs, "inplace": False})
@@ -69,9 +70,10 @@ def first_call(
         # A given tensor may be one of those that are changed.
         leaves = [leaf._value if type(leaf) is LazyTensor and recorder.is_given(leaf) else leaf for leaf in leaves]
         return _with_values(recorder, function, nesting, leaves), None
-    leaves = _with_tensors_lifted(recorder, function, leaves)
+    given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
     if not any(type(leaf) is LazyTensor for leaf in leaves):
-        return recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op), None
+        made = recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op)
+        return _handles_of_derived(recorder, function, args, kwargs, given, made), None
     return _record(recorder, function, args, kwargs, nesting, leaves)
 
 
@@ -114,12 +116,42 @@ def with_views_noted(
     return result
 
 
+def _handles_of_derived(
+    recorder: ComposedRecorder,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: list[Any],
+    made: Any,
+) -> Any:
+    """Derived weights as handles, which an example may change in place for itself. A view of a weight stays a tensor: to change it is to
+    change the weight."""
+    operands = [leaf for leaf in leaves if is_strided(leaf) or type(leaf) is LazyTensor]
+    for operand in operands:
+        if type(operand) is LazyTensor and operand._value is made:
+            return operand
+    found: list[Any] = []
+    nesting = flatten(made, found)
+    if not found or not all(map(recorder.derived.is_derived, found)):
+        return made
+    shares_with = recorder.derived.shares_with(found[0])
+    base = None if shares_with is None else operands[shares_with]
+    if base is not None and type(base) is not LazyTensor:
+        return made
+    result = unflatten(nesting, iter([new_handle(Derived(recorder), t, type_of(t), 0) for t in found]))
+    if base is not None:
+        note_views(function, args, kwargs, result, base)
+    return result
+
+
 def _with_tensors_lifted(recorder: ComposedRecorder, function: Any, leaves: list[Any]) -> list[Any]:
     """Weights stay as they are; other tensors and arrays become values of the current example."""
     lengths = {len(leaf._value) for leaf in leaves if type(leaf) is LazyTensor and leaf._type.ragged}
     result: list[Any] = []
     for leaf in leaves:
-        if type(leaf) is LazyTensor:
+        if type(leaf) is LazyTensor and type(leaf._recorder) is Derived:
+            result.append(leaf._value)
+        elif type(leaf) is LazyTensor:
             rows = recorder.is_given(leaf) and _has_rows(leaf._value, function, lengths)
             result.append(recorder.own(leaf, ragged=rows))
         elif is_strided(leaf):

@@ -26,6 +26,7 @@ from foldloom.tracing.kernels import kernels_of
 from foldloom.tracing.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, LazyTensor
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.pending import Cut, Pending
+from foldloom.tracing.reading import GivenReader
 from foldloom.tracing.scope import recording_paused, unwatched
 from foldloom.tracing.weights import DerivedWeights, Weights
 
@@ -54,6 +55,7 @@ class Flushes:
         self._kernel_of_op: dict[Op, Any] = {}
         self._session: Session | None = None
         self._pending = Pending()
+        self.reader = GivenReader(graph, inputs)
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         """Values that were demanded as tensors with gradients."""
         self._demanded: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -96,11 +98,23 @@ class Flushes:
             is_known = form is not TENSOR and (
                 value in self._graph.number_of_value or self._pending.number_of(value) >= 0
             )
-            return [] if is_known else [value]
+            is_there = is_known or (form is not TENSOR and self.reader.read(value) is not None)
+            return [] if is_there else [value]
         not_given = [value for value in handle._value if self._tensor_of(value) is None]
         if form is TENSOR or not not_given:
             return not_given
-        return [value for value in handle._value if self._pending.number_of(value) < 0]
+        missing = [value for value in handle._value if self._pending.number_of(value) < 0]
+        return [] if self._rows_given(handle) is not None else missing
+
+    def _rows_given(self, handle: LazyTensor) -> list[torch.Tensor] | None:
+        """The rows of a ragged value, if all of them follow from what was given."""
+        rows: list[torch.Tensor] = []
+        for value in handle._value:
+            row = self.reader.read(value)
+            if row is None:
+                return None
+            rows.append(row)
+        return rows
 
     def _wait_for(self, kind: Hashable, values: Sequence[int], form: Form) -> None:
         """Returns when the values are computed."""
@@ -134,6 +148,11 @@ class Flushes:
                 return number
             with recording_paused():
                 return torch.tensor(number, dtype=handle.dtype)
+        if self._pending.number_of(value) < 0:
+            given = self.reader.read(value)
+            assert given is not None, "what is not computed was given"
+            with unwatched():
+                return given.item() if form is NUMBER else given
         assert self._session is not None, "what has been computed was computed by a session"
         with unwatched():
             computed = self._pending.number_of(value)
@@ -141,6 +160,8 @@ class Flushes:
 
     def _read_rows(self, handle: LazyTensor, form: Form) -> Any:
         tensors = [tensor for value in handle._value if (tensor := self._tensor_of(value)) is not None]
+        if len(tensors) < len(handle._value) and form is not TENSOR:
+            tensors = self._rows_given(handle) or []
         if len(tensors) == len(handle._value):
             with recording_paused():
                 rows = torch.stack(tensors) if tensors else torch.empty(handle.shape, dtype=handle.dtype)

@@ -17,11 +17,12 @@ from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, new_handle
 from foldloom.tracing.mutation.functional import functional_of
 from foldloom.tracing.mutation.in_place import replace
-from foldloom.tracing.mutation.views import Views, layout_of, note_views, row_handle, shares_memory
+from foldloom.tracing.mutation.views import Views, is_strided, layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.weights import Derived, RowOfWeight
 
 Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]
 """Takes the recorder and the arguments of a call. NotImplemented: record the call as any other."""
@@ -38,6 +39,11 @@ def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) ->
     return new_handle(recorder, [row._value for row in rows], stacked, depth)
 
 
+def _as_value(recorder: ActiveRecorder, handle: LazyTensor, ragged: bool) -> LazyTensor:
+    """A derived weight as a value, like those that it stands beside."""
+    return recorder.own(handle, ragged=ragged) if type(handle._recorder) is Derived else handle
+
+
 def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else kwargs.get("tensors")
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -47,8 +53,10 @@ def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     if first is None or first._type.ragged:
         return NotImplemented
     row = first._type
+    if not any(type(item) is LazyTensor and item._recorder is recorder for item in items):
+        return NotImplemented
     rows: list[Any] = [
-        item
+        _as_value(recorder, item, False)
         if type(item) is LazyTensor
         else recorder.lift(item, ragged=False)
         if isinstance(item, torch.Tensor) and not isinstance(item, torch.nn.Parameter)
@@ -72,7 +80,7 @@ def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     row = ragged[0]._type.row
     rows: list[LazyTensor] = []
     for item in items:
-        handle = item if type(item) is LazyTensor else recorder.lift(item, ragged=True)
+        handle = _as_value(recorder, item, True) if type(item) is LazyTensor else recorder.lift(item, ragged=True)
         if (
             handle._recorder is not recorder
             or handle.shape[1:] != torch.Size(row.shape)
@@ -85,7 +93,9 @@ def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     values, index = args
-    if type(values) is not LazyTensor or values._recorder is not recorder:
+    if type(values) is not LazyTensor:
+        return _taken_from_weight(recorder, values, index if type(index) is tuple else (index,))
+    if values._recorder is not recorder:
         return NotImplemented
     kind = type(index)
     if kind is slice and values._type.ragged:
@@ -114,6 +124,31 @@ def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: Lazy
     row: LazyTensor = recorder.call_function(take, (recorder.dense(values), place), None)
     note_views(torch.Tensor.__getitem__, (values, index), {}, row, values)
     return row
+
+
+def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: tuple[Any, ...]) -> Any:
+    """``weight[x[0], x[1]]`` of given numbers: places are data, so they can be looked up for all members together."""
+    shape = weight.shape[: len(places)]
+    are_data = [
+        type(place) is LazyTensor and (place._type.shape, place._type.dtype) == ((), "int64") for place in places
+    ]
+    are_places = all(is_data or type(place) is int for is_data, place in zip(are_data, places, strict=True))
+    if not are_places or not any(are_data) or len(shape) < len(places) or 0 in shape or not is_strided(weight):
+        return NotImplemented
+    given: list[Any] = [place if type(place) is int else recorder.read_given(place) for place in places]
+    if any(place is None for place in given):
+        return NotImplemented
+    for place, size in zip(map(int, given), shape, strict=True):
+        if not -size <= place < size:
+            raise IndexError(f"index {place} is out of bounds for dimension 0 with size {size}")
+    found: Any = weight
+    for place in places:
+        function = torch.Tensor.__getitem__ if type(place) is int else take
+        found = recorder.call_function(function, (found, place), None)
+    with recording_paused():
+        # It stands for a view of the weight: an in-place change is refused.
+        found._source = (RowOfWeight(recorder), weight.detach()[(0,) * len(places)])
+    return found
 
 
 def _unbind(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,9 @@ which becomes an input when it is first used.
 from __future__ import annotations
 
 import functools
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -41,9 +43,12 @@ class Inputs:
         self._value_of_tensor: dict[tuple[int, int, bool], tuple[Value, int]] = {}
         """By a tensor's identity, its version and whether its rows are values: its value, and the example that gave it first."""
         self._tensor_of_value: dict[int, torch.Tensor] = {}
+        self._rows: list[tuple[int, torch.Tensor]] = []
+        """Tensors whose rows are values, each with the first of these, in order."""
         self._users_own: set[int] = set()
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
         self._example_of_tensor: dict[int, int] = {}
+        self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
         self._default_dtype = torch.get_default_dtype()
         self._type_of_number = _types_of_numbers(self._default_dtype)
@@ -86,7 +91,9 @@ class Inputs:
         column.versions.append(version)
         added: Value
         if ragged:
-            added = self._graph.add_ragged_input(column, tensor), type
+            rows = self._graph.add_ragged_input(column, tensor)
+            self._rows.append((rows.start, tensor))
+            added = rows, type
         else:
             number = self._graph.add_input(column, tensor)
             self._tensor_of_value[number] = tensor
@@ -139,7 +146,7 @@ class Inputs:
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a weight: a parameter, computed from parameters, or met in several examples."""
-        if isinstance(tensor, torch.nn.Parameter) or self._derived.is_derived(tensor):
+        if isinstance(tensor, torch.nn.Parameter) or self._derived.is_derived(tensor) or self.is_buffer(tensor):
             return True
         if tensor.requires_grad and tensor.is_leaf:
             return True
@@ -147,16 +154,35 @@ class Inputs:
             return False
         return self._example_of_tensor.setdefault(id(tensor), self._graph.example) != self._graph.example
 
+    def share_buffers(self, module: torch.nn.Module) -> None:
+        """The buffers of a module that is recorded are weights: a recording runs with those of the module that runs it."""
+        self._buffers = {id(buffer): buffer for buffer in module.buffers()}
+
+    def is_buffer(self, value: object) -> bool:
+        return id(value) in self._buffers
+
     def tensor_of(self, value: int) -> torch.Tensor | None:
         """The tensor that was given as this value."""
         return self._tensor_of_value.get(value)
+
+    def given_at(self, value: int) -> torch.Tensor | None:
+        """The tensor, or the row of one, that was given as this value."""
+        tensor = self._tensor_of_value.get(value)
+        if tensor is not None:
+            return tensor
+        place = bisect_right(self._rows, value, key=itemgetter(0)) - 1
+        if place < 0:
+            return None
+        first, tensor = self._rows[place]
+        return tensor[value - first] if value - first < len(tensor) else None
 
     def note_users_own(self, value: int) -> None:
         """This value stands for a tensor of the user's."""
         self._users_own.add(value)
 
-    def is_users_own(self, value: int) -> bool:
-        return value in self._users_own
+    def users_own(self, value: int) -> torch.Tensor | None:
+        """The user's tensor that a value stands for, if it does."""
+        return self._tensor_of_value.get(value) if value in self._users_own else None
 
     # ---- Devices.
 

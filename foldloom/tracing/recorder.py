@@ -39,7 +39,7 @@ from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import scope
 from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
-from foldloom.tracing.weights import DerivedWeights
+from foldloom.tracing.weights import Derived, DerivedWeights
 
 _new = object.__new__
 
@@ -311,6 +311,8 @@ class Recorder:
         recorder = handle._recorder
         if recorder is self:
             return handle
+        if isinstance(recorder, Derived) and recorder.recorder is self:  # it goes on as a weight, for all examples
+            return self.lift(handle._value, ragged=ragged)
         if self.is_given(handle):
             value, type = self.inputs.add_tensor(handle._value, ragged)
             if type.ragged:
@@ -414,11 +416,15 @@ class Recorder:
         source = getattr(handle, "_source", (None, None))
         if type(source[0]) is Given or self.is_given(handle):
             return source[1] if type(source[0]) is Given else handle._value
-        is_given = not handle._type.ragged and self.inputs.is_users_own(handle._value)
-        return self.inputs.tensor_of(handle._value) if is_given else None
+        is_own = handle._recorder is self and not handle._type.ragged
+        return self.inputs.users_own(handle._value) if is_own else None
+
+    def read_given(self, handle: LazyTensor) -> torch.Tensor | None:
+        """What a handle stands for, if that follows from what was given: nothing is waited for."""
+        return self.flushes.reader.read_handle(handle)
 
     def is_derived(self, value: object) -> bool:
-        return self.derived.is_derived(value)
+        return self.derived.is_derived(value) or self.inputs.is_buffer(value)
 
     def where(self) -> str:
         return self.graph.where()

@@ -148,6 +148,7 @@ class Signatures:
         op = signature.op if self.mode_of_op is None else replace(signature.op, mode=self.mode_of_op)
         if cell.module is not None:
             self._guards.guard_cell(cell.module)
+        self._guards.guard_function(cell.function, cell.label)
         self._inputs.note_cell(cell)
         may_raise = type(cell.function) not in MODULES or type(cell.function) is torch.nn.Embedding
         known = KnownCall(

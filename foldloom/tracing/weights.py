@@ -7,18 +7,22 @@ all members of a step, computed once in a run, and named by how it is computed.
 
 from __future__ import annotations
 
+import operator
 import uuid
 import weakref
 from collections.abc import Hashable, Mapping
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from foldloom.errors import CellMismatchError
-from foldloom.pytrees import unflatten
+from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, static
+from foldloom.tracing.lazy_tensor import Given, LazyTensor
 from foldloom.tracing.mutation.guards import Guards
+from foldloom.tracing.mutation.views import id_of_memory, is_strided
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.scope import Mode, in_mode, recording_paused
 
@@ -53,9 +57,42 @@ def paths_of(module: torch.nn.Module) -> dict[str, str]:
     """For each weight that has a name, its path in the module."""
     return {
         name: path
-        for path, weight in module.named_parameters(remove_duplicate=False)
+        for path, weight in chain(
+            module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+        )
         if (name := _name_of_weight.get(weight)) is not None
     }
+
+
+class Derived(Given):
+    """Stands for the recorder in handles of derived weights. A handle is used as the weight that it stands for, until its example changes
+    it in place: then it stands for a value of that example."""
+
+    __slots__ = ()
+
+    def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
+        return list(self.recorder.call_function(torch.unbind, (handle,), None))
+
+    def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
+        self.recorder.set_item(handle, index, value)
+
+
+class RowOfWeight(Given):
+    """The source of values that stand for rows of a weight, beside a tensor with the strides of one: which row depends on the example, and an
+    in-place change would have to reach the weight."""
+
+    __slots__ = ()
+
+
+class _Made(NamedTuple):
+    """A derived weight."""
+
+    name: Hashable
+    tensor: torch.Tensor
+    version: int
+    """When it was computed."""
+    shares_with: int | None
+    """Which of the arguments it is a view of."""
 
 
 class DerivedWeights:
@@ -63,40 +100,73 @@ class DerivedWeights:
 
     def __init__(self, guards: Guards) -> None:
         self._guards = guards
-        self._tensor_of_name: dict[Hashable, torch.Tensor] = {}
-        self._name_of_tensor: dict[int, tuple[Hashable, torch.Tensor, int]] = {}
-        """By identity: the name, the tensor, and its version when it was computed."""
+        self._result_of_name: dict[Hashable, Any] = {}
+        """What was computed: a tensor, or a tuple of tensors."""
+        self._made: dict[int, _Made] = {}
+        """By the identity of the tensor, which lives as long."""
 
     def is_derived(self, value: object) -> bool:
         """Whether a tensor was computed from weights alone, and has not been changed in place since."""
-        known = self._name_of_tensor.get(id(value))
-        return known is not None and known[1]._version == known[2]
+        known = self._made.get(id(value))
+        return known is not None and _version_of(known.tensor) == known.version
+
+    def shares_with(self, tensor: torch.Tensor) -> int | None:
+        """Which of the arguments that it was computed from a derived weight is a view of."""
+        return self._made[id(tensor)].shares_with
 
     def name_of(self, weight: torch.Tensor) -> Hashable:
         """The name of any weight, derived or not."""
-        return self._name_of_tensor[id(weight)][0] if self.is_derived(weight) else name_of_weight(weight)
+        return self._made[id(weight)].name if self.is_derived(weight) else name_of_weight(weight)
 
     def derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None) -> Any:
         """What a function of weights alone returns: computed once, for all examples."""
         weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         marks = tuple([SHARED if isinstance(leaf, torch.Tensor) else static(leaf) for leaf in leaves])
         name = (name_of(function), (nesting, marks), tuple([self.name_of(weight) for weight in weights]), mode)
-        known = self._tensor_of_name.get(name)
-        if known is not None and self.is_derived(known):
+        known = self._result_of_name.get(name)
+        if known is not None and all(map(self.is_derived, _items_of(known))):
             return known
         args, kwargs = unflatten(nesting, iter(leaves))
         with recording_paused():
-            made = function(*args, **kwargs)
-        if isinstance(made, torch.Tensor) and function not in DRAWS:
-            self._tensor_of_name[name] = made
-            self._name_of_tensor[id(made)] = name, made, made._version
-            self._guards.guard_tensors(weights)
-        return made
+            before = torch.get_rng_state()
+            result = function(*args, **kwargs)
+            if function not in DRAWS and torch.equal(before, torch.get_rng_state()):
+                self._remember(name, result, weights)
+        return result
+
+    def _remember(self, name: Hashable, result: Any, weights: list[torch.Tensor]) -> None:
+        items = _items_of(result)
+        if not all(is_strided(item) and not any(item is weight for weight in weights) for item in items):
+            return
+        self._result_of_name[name] = result
+        memory = [id_of_memory(weight) if is_strided(weight) else None for weight in weights]
+        for number, item in enumerate(items):
+            name_of_item = name if item is result else _name_of_item(name, number)
+            shares = id_of_memory(item)
+            shares_with = memory.index(shares) if shares in memory else None
+            self._made[id(item)] = _Made(name_of_item, item, _version_of(item), shares_with)
+        self._guards.guard_tensors(weights)
 
     def pass_on(self, weights: Weights) -> None:
         """Tell the weights of a run what has been computed already."""
-        for name, tensor in self._tensor_of_name.items():
-            weights.remember(name, tensor)
+        for name, result in self._result_of_name.items():
+            weights.remember(name, result)
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _items_of(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) and result else (result,)
+
+
+_ITEM = flatten(((None, 0), {}), [])
+
+
+def _name_of_item(name: Hashable, number: int) -> Hashable:
+    """One of several results, derived from all of them."""
+    return name_of(operator.getitem), (_ITEM, (SHARED, static(number))), (name,), None
 
 
 class Weights:
@@ -104,14 +174,16 @@ class Weights:
 
     def __init__(self, owner: object) -> None:
         module = module_of(owner)
-        self._by_path = {} if module is None else dict(module.named_parameters())
-        self._derived: dict[Hashable, torch.Tensor] = {}
+        self._by_path: dict[str, torch.Tensor] = {}
+        if module is not None:
+            self._by_path = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._derived: dict[Hashable, Any] = {}
 
-    def remember(self, name: Hashable, tensor: torch.Tensor) -> None:
-        """A derived weight that has been computed already."""
-        self._derived[name] = tensor
+    def remember(self, name: Hashable, result: Any) -> None:
+        """A derived weight that has been computed already, or a tuple of them."""
+        self._derived[name] = result
 
-    def __getitem__(self, shared: Any) -> torch.Tensor:
+    def __getitem__(self, shared: Any) -> Any:
         if isinstance(shared, str):
             found = _weight_of_name.get(shared)
             found = self._by_path.get(shared) if found is None else found
@@ -127,5 +199,4 @@ class Weights:
             call = call_of_template(function_named(function), template, (), [self[name] for name in sources], ())
             with in_mode(mode):
                 known = self._derived[shared] = call.apply()
-        assert known is not None
         return known

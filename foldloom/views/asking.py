@@ -20,6 +20,7 @@ from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing import Batched, batch
 from foldloom.tracing.functions.calls import function_named
 from foldloom.tracing.kernels import is_function
+from foldloom.tracing.looking import looking_at
 from foldloom.tracing.rules.fallback import NOT_BY_VMAP
 from foldloom.views.places import NotedNodes, PartsObserver
 from foldloom.views.survey import Part, Survey, survey_of_parts, survey_of_plan
@@ -59,7 +60,7 @@ def _compared(chosen: Scheduler) -> list[Scheduler]:
 
 def _survey_of_call(target: Any, columns: Sequence[Any], scheduler: Scheduler | None) -> Survey:
     asker = _Asker()
-    with observed_by(asker):
+    with looking_at(getattr(target, "function", target)), observed_by(asker):
         try:
             _callable(target, scheduler)(*columns)
         except _SeenEnoughError:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import foldloom as fl
 from tests.never_wrong.checking import Program, check, check_program, linear, vectors
 
 SCALE = 1.0
@@ -169,6 +170,50 @@ def test_global_changed_between_two_calls() -> None:
         return Program(function, [inputs], inputs)
 
     check_program(build)
+
+
+def test_global_that_a_cell_reads() -> None:
+    def build() -> Program:
+        global SCALE
+        SCALE, inputs = 1.0, vectors()
+        scale = fl.cell(lambda x: x * SCALE)
+
+        def function(x: torch.Tensor) -> Any:
+            global SCALE
+            first = scale(x)
+            SCALE += 1
+            return first, scale(x)
+
+        return Program(function, [inputs], inputs)
+
+    check_program(build, or_refused=True)
+
+
+def test_attribute_that_a_cell_reads() -> None:
+    class Scale(nn.Module):
+        factor = 2.0
+        count = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor, self.count = 2.0, 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return x * self.factor
+
+    def build(change: float = 1.0) -> Program:
+        scale, inputs = fl.cell(Scale()), vectors()
+
+        def function(x: torch.Tensor) -> Any:
+            first = scale(x)
+            scale.function.factor += change
+            return first, scale(x), scale(x[:2])
+
+        return Program(function, [inputs], inputs)
+
+    check_program(build, or_refused=True)
+    check_program(lambda: build(0.0))
 
 
 def test_weight_changed_by_one_example_after_a_wait() -> None:

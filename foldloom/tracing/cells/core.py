@@ -14,10 +14,10 @@ import torch
 
 from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
 from foldloom.execution import Kernel
-from foldloom.execution.kernels import describe, dtype_of, random_state, type_of
-from foldloom.execution.weight_grads import swapping
+from foldloom.execution.kernels import describe, type_of
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
+from foldloom.tracing.cells.probing import PROBE_SIZE, check_leading, probe, refuse_mixing
 from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.rules.modules import (
@@ -30,9 +30,6 @@ from foldloom.tracing.rules.modules import (
 )
 from foldloom.tracing.scope import autocast_state, scope
 from foldloom.tracing.weights import module_of
-
-_PROBE_SIZE = 3
-"""How many members a cell is tried on to learn the types of its outputs."""
 
 Settings = tuple[tuple[str, Any, str], ...]
 """Keyword arguments of a call, sorted by name, each with what tells it from values that merely equal it (1, 1.0, True)."""
@@ -70,6 +67,7 @@ class Cell(torch.nn.Module):
             self.training = function.training
         self.label = getattr(function, "__name__", type(function).__name__)
         self._signatures: dict[Any, Signature] = {}
+        self._modes_tried: set[tuple[bool, ...]] = set()
         self._compiled: dict[Any, tuple[Any, Callable[..., Sequence[torch.Tensor]]]] = {}
         """By signature and mode, with the parts and weights it was compiled for."""
         self._take_key(self._new_key())
@@ -116,7 +114,7 @@ class Cell(torch.nn.Module):
             raise _no_arguments(self)
         outputs: list[Any] = []
         returns = flatten(self.call_batched(*unflatten(nesting, iter(batched)), **settings), outputs)
-        _check_leading(self, outputs, 1, [describe(leaf) for leaf in batched])
+        check_leading(self.label, outputs, 1, [describe(leaf) for leaf in batched])
         return unflatten(returns, iter([output.squeeze(0) for output in outputs]))
 
     @property
@@ -157,13 +155,22 @@ class Cell(torch.nn.Module):
                 returned.nesting,
                 returned.histories,
             )
-        returned, draws, leaves = _probe(self, types, nesting, {name: value for name, value, _ in settings})
+        keywords = {name: value for name, value, _ in settings}
+        returned, draws, leaves = probe(self, types, nesting, keywords)
         outputs: list[Any] = []
         returns = flatten(returned, outputs)
-        _check_leading(self, outputs, _PROBE_SIZE, types)
+        check_leading(self.label, outputs, PROBE_SIZE, types)
+        self._try_members(types, nesting, keywords)
         output_types = tuple([type_of(output[0]) for output in outputs])
         op = Op(self.key, types, output_types, (nesting, settings), repeatable=not draws, label=self.label)
         return Signature(op, returns, rules_of(outputs, leaves))
+
+    def _try_members(self, types: tuple[Type, ...], nesting: Nesting, settings: dict[str, Any]) -> None:
+        """Refuse a cell that mixes its members. Tried with its first signature, once in each training mode: user code has side effects."""
+        mode = () if self.module is None else tuple([part.training for part in self.module.modules()])
+        if mode not in self._modes_tried:
+            self._modes_tried.add(mode)
+            refuse_mixing(self, types, nesting, settings)
 
     def kernel(self, op: Op) -> Kernel:
         """The batched function of one of this cell's ops, made in this process or in another."""
@@ -267,6 +274,7 @@ class Cell(torch.nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             function = self.__dict__.get("function")
+            function = function() if isinstance(function, weakref.ref) else function
             if isinstance(function, torch.nn.Module):
                 return getattr(function, name)
             raise
@@ -284,7 +292,7 @@ class Cell(torch.nn.Module):
             super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_signatures": {}, "_compiled": {}}
+        return {**self.__dict__, "_signatures": {}, "_modes_tried": set(), "_compiled": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -345,6 +353,27 @@ def cell(function: Callable[..., Any], *, compile: bool = False) -> Cell:
     return Cell(function, compile=compile)
 
 
+class _CellOfModule(Cell):
+    """Stands for a module that nobody marked as a cell, and lives as long as the module: it must not keep it alive."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self.__dict__["function"] = weakref.ref(module)
+
+    @property
+    def function(self) -> Any:
+        found = self.__dict__["function"]
+        return found() if isinstance(found, weakref.ref) else found
+
+    def _try_members(self, types: tuple[Type, ...], nesting: Nesting, settings: dict[str, Any]) -> None:
+        """Torch's own modules that count as one operation mix nothing."""
+        if type(self.function) not in MODULES:
+            super()._try_members(types, nesting, settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "function": self.function}
+
+
 _cell_of_module: weakref.WeakKeyDictionary[torch.nn.Module, Cell] = weakref.WeakKeyDictionary()
 
 
@@ -352,7 +381,7 @@ def cell_of_module(module: torch.nn.Module) -> Cell:
     """The cell that stands for a module that nobody marked as one."""
     known = _cell_of_module.get(module)
     if known is None:
-        known = _cell_of_module[module] = Cell(module)
+        known = _cell_of_module[module] = _CellOfModule(module)
     return known
 
 
@@ -379,7 +408,7 @@ def _is_at(owner: torch.nn.Module, path: str, key: str) -> bool:
         if module is None:
             return False
     cell = _cell_of_key.get(key)
-    return cell is module or (cell is not None and cell.__dict__["function"] is module)
+    return cell is module or (cell is not None and cell.function is module)
 
 
 def find_cell(key: str, owner: object) -> Cell:
@@ -419,74 +448,3 @@ def _no_arguments(cell: Cell) -> ArgumentError:
     return ArgumentError(
         f"cell {cell.label} was called with nothing to batch: give it at least one positional argument"
     )
-
-
-def _check_leading(cell: Cell, outputs: Sequence[Any], count: int, given: Sequence[object]) -> None:
-    called = f"cell {cell.label}, called with {count} members of ({', '.join(map(str, given))}),"
-    if not outputs:
-        raise CellOutputError(f"{called} returned no tensor")
-    for output in outputs:
-        if not isinstance(output, torch.Tensor):
-            raise CellOutputError(
-                f"{called} returned {output!r:.60} ({type(output).__name__}). A cell returns tensors with the batch first, "
-                "or tuples, lists and dicts of them"
-            )
-        if output.ndim == 0 or output.shape[0] != count:
-            raise CellOutputError(
-                f"{called} returned {describe(output)}: the first dimension must be the batch, of size {count}. "
-                "Reduce over dimensions 1 and up (`x.sum(-1)`), never over dimension 0"
-            )
-
-
-def _probe(
-    cell: Cell, types: Sequence[Type], nesting: Nesting, settings: dict[str, Any]
-) -> tuple[Any, bool, list[torch.Tensor]]:
-    """Call the cell on made-up members, leaving no trace of it: buffers and random state are put back. What it returns, and
-    whether it draws random numbers, now or when it is trained; and the leaves that what it returns depends on.
-
-    Zeros suit most functions (they are valid rows of any table); some need positive numbers.
-    """
-    module = cell.module
-    buffers = [] if module is None else [(buffer, buffer.clone()) for buffer in module.buffers()]
-    failure: Exception | None = None
-    for fill in (0, 1):
-        leaves = [
-            torch.full((_PROBE_SIZE, *type.shape), fill, dtype=dtype_of(type), device=cell.device) for type in types
-        ]
-        for leaf, type in zip(leaves, types, strict=True):
-            leaf.requires_grad_(type.differentiable and torch.is_grad_enabled())
-        arguments = [leaf.clone() for leaf in leaves]  # leaves that require grad may not be changed in place
-        try:
-            given = arguments if nesting is None else unflatten(nesting, iter(arguments))
-            with torch.random.fork_rng():
-                before = random_state(cell.device)
-                returned = cell.call_batched(*given, **settings)
-                _call_in_training(cell, given, settings)
-                return returned, not torch.equal(random_state(cell.device), before), leaves
-        except NestedCellError:
-            raise
-        except Exception as error:
-            failure = failure or error
-        finally:
-            for buffer, value in buffers:
-                # Writing what is there already would still count as a change to autograd.
-                if not torch.equal(buffer, value):
-                    with torch.no_grad():
-                        buffer.copy_(value)
-    raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
-
-
-def _call_in_training(cell: Cell, given: Sequence[Any], settings: dict[str, Any]) -> None:
-    """Once more, as when it is trained, if it is not: recordings are kept, and run in both modes."""
-    with swapping:  # other threads must not see the mode
-        resting = [] if cell.module is None else [part for part in cell.module.modules() if not part.training]
-        for part in resting:
-            part.training = True
-        try:
-            if resting:
-                cell.call_batched(*given, **settings)
-        except Exception:
-            torch.rand(1)  # what cannot be tried may draw
-        finally:
-            for part in resting:
-                part.training = False

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from foldloom.tracing import fast_path
 from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.rules import has_rule
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
 
@@ -49,6 +50,10 @@ class RecordingMode(TorchFunctionMode):
             return recorder.lift(func(*args, **(kwargs or {})), ragged=False)
         if has_rule(func) and _takes_weights(recorder, args, kwargs):
             return recorder.call_function(func, args, kwargs)
+        if changes_in_place(func) and func is not torch.Tensor.requires_grad_:
+            recorder.guards.note_change(args[0] if args else (kwargs or {}).get("input"))
+        elif kwargs and kwargs.get("out") is not None:
+            recorder.guards.note_change(kwargs["out"])
         return func(*args, **(kwargs or {}))
 
 

@@ -28,6 +28,16 @@ IN_PLACE_OPERATORS = {
 _OTHER_MEANING = frozenset(("fill", "random", "normal", "uniform", "exponential", "geometric", "resize", "resize_as"))
 """Functions that do something else than the in-place methods of the same names."""
 
+_OTHER_CHANGES = frozenset((torch.Tensor.__setitem__, torch.Tensor.data.__set__))  # type: ignore[attr-defined]
+
+
+def changes_in_place(function: Any) -> bool:
+    """Whether a function changes its first argument."""
+    name: str = getattr(function, "__name__", "")
+    is_method = name.endswith("_") and not name.endswith("__")
+    return is_method or function in IN_PLACE_OPERATORS or function in _OTHER_CHANGES
+
+
 _functional: dict[Any, Callable[..., Any]] = dict(IN_PLACE_OPERATORS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CellType
 from typing import Any
 
 import torch
@@ -12,15 +13,28 @@ from torch import nn
 from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import describe
 from foldloom.execution.weight_grads import swapping
+from foldloom.tracing.scope import unwatched, user_line
 
-State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any]], ...]
-"""Of a module and all its submodules: the training mode, the parameters and the submodules. What the module computes depends on these,
-beside the numbers in its parameters."""
+State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any], dict[str, Any]], ...]
+"""Of a module and all its submodules: the training mode, the parameters, the submodules and the settings. What the module computes depends
+on these, beside the numbers in its parameters."""
+
+_PLAIN = frozenset((int, float, bool, str, complex, type(None), tuple, torch.dtype, torch.device, torch.Size))
+
+
+def settings_of(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Those of some variables that are plain: the slope of a LeakyReLU, say."""
+    return {name: value for name, value in attributes.items() if type(value) in _PLAIN}
 
 
 def state_of(module: nn.Module) -> State:
     with swapping:  # another thread may have put something in the place of weights
-        return tuple([(part, part.training, dict(part._parameters), dict(part._modules)) for part in module.modules()])
+        return tuple(
+            [
+                (part, part.training, dict(part._parameters), dict(part._modules), settings_of(vars(part)))
+                for part in module.modules()
+            ]
+        )
 
 
 def holds(state: State) -> bool:
@@ -35,11 +49,22 @@ def _holds_now(state: State) -> bool:
     """Asked at every call of a module. Comparing dictionaries compares identities first, which is
     fast; comparing two different weights raises RuntimeError."""
     try:
-        for module, training, weights, submodules in state:
+        for module, training, weights, submodules, settings in state:
             if module.training is not training or module._parameters != weights or module._modules != submodules:
+                return False
+            if not same_settings(vars(module), settings):
                 return False
     except RuntimeError:
         return False
+    return True
+
+
+def same_settings(attributes: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Whether variables have these values, and of the same types."""
+    for name, value in settings.items():
+        now = attributes.get(name, _PLAIN)
+        if now is not value and (type(now) is not type(value) or repr(now) != repr(value)):
+            return False
     return True
 
 
@@ -49,10 +74,10 @@ def is_plain(state: State) -> bool:
 
 
 def _put(state: State) -> None:
-    for module, training, weights, submodules in state:
-        module.training = training
+    for module, _, weights, submodules, settings in state:
         module._parameters.update(weights)
         module._modules.update(submodules)
+        vars(module).update(settings)  # the training mode is one of them
 
 
 class Guards:
@@ -69,18 +94,37 @@ class Guards:
         self.module_states: dict[nn.Module, State] = {}
         """Torch's modules, each in the state in which it was first called."""
         self._cells: dict[nn.Module, State] = {}
+        self._functions: dict[int, tuple[Any, str, dict[str, Any]]] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int]] = {}
+        self._address: dict[int, int] = {}
+        """Of guarded tensors: where their numbers are. `w.data = ...` changes it, and `w.data.mul_(2)` no version."""
+        self._changed: str | None = None
+        """What was changed, and where, if a guarded tensor was."""
 
     def clear(self) -> None:
         """Nothing more will run."""
         self.module_states.clear()
         self._cells.clear()
+        self._functions.clear()
         self._tensors.clear()
+        self._address.clear()
 
     def guard_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             if id(tensor) not in self._tensors and not tensor.is_inference():
                 self._tensors[id(tensor)] = tensor, tensor._version
+                self._address[id(tensor)] = _address_of(tensor)
+
+    def note_change(self, target: object) -> None:
+        """A tensor, or each of a list, is about to be changed in place. If it shares memory with a guarded one, calls that run later are
+        refused; an error here might be caught (`load_state_dict` does)."""
+        tensors = target if isinstance(target, (list, tuple)) else (target,)
+        memory = {_memory_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)} - {None}
+        if memory and self._changed is None:
+            for tensor, _ in self._tensors.values():
+                if _memory_of(tensor) in memory:
+                    self._changed = f"{describe(tensor)}, at {user_line()}"
+                    return
 
     def guard_module(self, module: nn.Module) -> bool:
         """Guard one of torch's modules. False if it cannot be: it is in another state than when it was first called, or its weights
@@ -101,6 +145,11 @@ class Guards:
         if module not in self._cells and module not in self.module_states:
             self._cells[module] = state_of(module)
 
+    def guard_function(self, function: Any, label: str) -> None:
+        """Guard the variables around the function of a cell."""
+        if not self.runs_later and id(function) not in self._functions:
+            self._functions[id(function)] = function, label, settings_of(variables_of(function))
+
     def check_mode(self, module: nn.Module, training: bool) -> None:
         """`train()` or `eval()` of a cell: an error if it has been called."""
         if module in self._cells and module.training is not training:
@@ -115,25 +164,37 @@ class Guards:
     def check(self) -> None:
         """Raise if a guarded tensor or a cell's module has changed."""
         for tensor, version in self._tensors.values():
-            if tensor._version != version:
-                raise ArgumentError(
-                    f"a tensor ({describe(tensor)}) that calls of this batch read was changed in place before all of them had run. "
-                    "Make a new tensor instead (`w = w + 1`), or change it before or after the batch"
-                )
+            if tensor._version != version or _address_of(tensor) != self._address[id(tensor)]:
+                self._changed = self._changed or describe(tensor)
+        if self._changed is not None:
+            raise ArgumentError(
+                f"a tensor ({self._changed}) that calls of this batch read was changed in place before all of them had run. "
+                "Make a new tensor instead (`w = w + 1`), or change it before or after the batch"
+            )
         for module, state in self._cells.items():
             if not holds(state):
                 raise _switched(module)
+        for function, label, settings in self._functions.values():
+            if not same_settings(variables_of(function), settings):
+                raise _changed_around(label, variables_of(function), settings)
 
     def changes_allowed(self) -> AbstractContextManager[None]:
-        """Within it kernels may change guarded tensors: running statistics, or an embedding with `max_norm`."""
-        return self._with_versions_updated() if self._tensors else nullcontext()
+        """Within it kernels may change what is guarded: running statistics, an embedding with `max_norm`, a counter."""
+        return self._with_changes_noted() if self._tensors or self._cells or self._functions else nullcontext()
 
     @contextmanager
-    def _with_versions_updated(self) -> Iterator[None]:
+    def _with_changes_noted(self) -> Iterator[None]:
         before = [(tensor, tensor._version) for tensor, _ in self._tensors.values()]
+        parts = [(vars(part), settings) for state in self._cells.values() for part, *_, settings in state]
+        was = [dict(attributes) for attributes, _ in parts]
+        around = [(settings, function, variables_of(function)) for function, _, settings in self._functions.values()]
         try:
             yield
         finally:
+            for (attributes, settings), earlier in zip(parts, was, strict=True):
+                _note_changes(settings, earlier, attributes)
+            for settings, function, variables in around:
+                _note_changes(settings, variables, variables_of(function))
             for tensor, version in before:
                 self._tensors[id(tensor)] = tensor, self._tensors[id(tensor)][1] + tensor._version - version
 
@@ -154,8 +215,47 @@ class Guards:
                     _put(state)
 
 
+def variables_of(function: Any) -> dict[str, Any]:
+    """What a function finds around it, by name: in the functions that it stands in, and among the globals that it names."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    found = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != CellType():
+            found[name] = cell.cell_contents
+    return found
+
+
+def _note_changes(settings: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Take what has changed since ``before`` into guarded settings."""
+    for name in list(settings):
+        if now.get(name) is not before.get(name):
+            settings.pop(name)
+            settings.update(settings_of({name: now.get(name)}))
+
+
+def _changed_around(label: str, now: dict[str, Any], before: dict[str, Any]) -> ArgumentError:
+    name = next(name for name in before if not same_settings(now, {name: before[name]}))
+    return ArgumentError(
+        f"cell {label} reads `{name}`, which was {before[name]!r:.60} when the cell was called and is {now.get(name)!r:.60} now, before "
+        f"all its calls have run. Pass it to the cell by keyword: `{label}(..., {name}={name})`"
+    )
+
+
+def _address_of(tensor: torch.Tensor) -> int:
+    with unwatched():
+        return tensor.data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _memory_of(tensor: torch.Tensor) -> int | None:
+    with unwatched():
+        is_plain = tensor.layout is torch.strided
+        return tensor.untyped_storage()._cdata if is_plain else None
+
+
 def _switched(module: nn.Module) -> ArgumentError:
     return ArgumentError(
-        f"{type(module).__name__} was switched between train() and eval(), or given other weights, after it, or a cell of it, had been "
-        "called. Do so before or after the batch; what needs both modes needs a batch for each"
+        f"{type(module).__name__} was switched between train() and eval(), or given other weights or settings, after it, or a cell of it, "
+        "had been called. Do so before or after the batch; what needs both modes needs a batch for each"
     )

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from foldloom.errors import ArgumentError
+from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import name_of
 from foldloom.tracing.lazy_tensor import Given, LazyTensor, new_handle
 from foldloom.tracing.mutation.functional import (
@@ -23,12 +24,14 @@ from foldloom.tracing.mutation.functional import (
     write_view,
 )
 from foldloom.tracing.mutation.views import Views, note_views
-from foldloom.tracing.scope import ActiveRecorder
+from foldloom.tracing.scope import ActiveRecorder, recording_paused
 
 
 def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0] if args else kwargs.get("input")
-    if type(target) is not LazyTensor or _was_given(recorder, target):
+    if type(target) is not LazyTensor:
+        return _change_at_once(recorder, function, args, kwargs)
+    if _was_given(recorder, target):
         raise _not_ours(recorder, function.__name__)
     twin = functional_of(function)
     if twin in CHANGE_SHAPE:
@@ -36,12 +39,28 @@ def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...]
             _assign(recorder, target, recorder.dense(target))
         return _change_shape(recorder, target, twin, args[1:], kwargs)
     result = recorder.call_function(twin, args, kwargs)
+    if type(result) is not LazyTensor:  # of a weight, by a function that draws
+        result = recorder.lift(result, ragged=False)
     if result._type is not target._type and result.shape == target.shape:
         if not torch.can_cast(result.dtype, target.dtype):
             raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
         result = result.to(target.dtype)
     replace(recorder, target, result)
     return target
+
+
+def _change_at_once(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a tensor of the user's by weights, which are there: `load_state_dict` does."""
+    leaves: list[Any] = []
+    nesting = flatten((args, kwargs), leaves)
+    sources = [leaf._recorder for leaf in leaves if type(leaf) is LazyTensor]
+    if any(type(source) is Given or not isinstance(source, Given) for source in sources):
+        raise _not_ours(recorder, function.__name__)
+    tensors = [leaf._value if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    args, kwargs = unflatten(nesting, iter(tensors))
+    recorder.guards.note_change(args[0] if args else kwargs["input"])
+    with recording_paused():
+        return function(*args, **kwargs)
 
 
 def _not_ours(recorder: ActiveRecorder, name: str) -> ArgumentError:
@@ -55,13 +74,14 @@ def _not_ours(recorder: ActiveRecorder, name: str) -> ArgumentError:
 def _was_given(recorder: ActiveRecorder, target: LazyTensor) -> bool:
     """Whether an in-place change would have to reach a tensor of the user's."""
     source = getattr(target, "_source", (None, None))[0]
-    return type(source) is Given or recorder.is_given(target) or recorder.tensor_given_as(target) is not None
+    return isinstance(source, Given) or recorder.is_given(target) or recorder.tensor_given_as(target) is not None
 
 
 def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     if type(target) is not LazyTensor:
-        raise _not_ours(recorder, "[...] =")
+        _change_at_once(recorder, torch.Tensor.__setitem__, (target, index, value), {})
+        return
     if (
         target._type.ragged
         and type(index) is int
@@ -121,6 +141,7 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) ->
 
 
 def _assign(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
+    target._recorder = result._recorder  # a derived weight becomes a value
     target._value, target._type, target._depth = result._value, result._type, result._depth
     _refresh_views(recorder, target)
 
@@ -207,7 +228,7 @@ def _change_shape(
     recorder: ActiveRecorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """``x.t_()`` and the like: other handles see the same memory as before, and the target becomes another view of it."""
-    memory = new_handle(recorder, target._value, target._type, target._depth)
+    memory = new_handle(target._recorder, target._value, target._type, target._depth)
     for reference in getattr(target, "_views", ()):
         views = reference()
         if type(views) is LazyTensor:
@@ -223,6 +244,7 @@ def _change_shape(
         else:
             source[0].exchange(target, memory)
     result = recorder.call_function(function, (memory, *args), kwargs)
+    target._recorder = result._recorder
     target._value, target._type, target._depth = result._value, result._type, result._depth
     group, index = result._source
     group.exchange(result, target)

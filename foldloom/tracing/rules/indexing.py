@@ -34,8 +34,10 @@ def take(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 @register(DENSE, [take])
 def take_each(call: Call) -> Batched | None:
     values, index = call.args
-    if not isinstance(values, Operand) or not isinstance(index, Operand) or index.type.dtype == "bool":
+    if not isinstance(index, Operand) or index.type.dtype == "bool":
         return None
+    if not isinstance(values, Operand):
+        return lambda indices: values[indices]
     ones = (1,) * index.ndim
 
     def run(block: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
