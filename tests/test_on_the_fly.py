@@ -1790,6 +1790,11 @@ def test_known_faults(name: str) -> None:
     check_on_the_fly(lambda x: FAULTS[name][1](x * 1.5), given, sources=sources, records=False)
 
 
+def test_default_dtype_that_holds_at_the_call() -> None:
+    inputs = sequences(4, 4, 4)
+    check_on_the_fly(lambda x: _quotient_by_default(x * 1.5), inputs, records=False)
+
+
 def test_dropout_of_a_weight_is_drawn_for_each_example() -> None:
     weight = nn.Parameter(torch.ones(500))
     results = fl.batch(lambda x: functional.dropout(weight, 0.5) * x)([torch.ones(()) for _ in range(3)])

@@ -31,7 +31,7 @@ from foldloom.tracing.kernels import is_function, kernels_of
 from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.looking import looking_at
 from foldloom.tracing.recorder import Recorder
-from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_frame, user_line
+from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_line
 from foldloom.tracing.training_mode import check_training, training_of
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
@@ -230,7 +230,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
             recorder.flushes.flush_all()
 
     recorder.flushes.on_demand = flush
-    recorder.flushes.limit = Limit.here(user_frame())
+    recorder.flushes.limit = Limit.here()
     recorder.graph.begin(0)
     try:
         with recording_into(recorder), gc_paused(), RecordingMode(recorder):

@@ -14,6 +14,7 @@ import dis
 import functools
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +23,8 @@ from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.scope import is_machinery
 
 T = TypeVar("T")
+
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 _SUPPRESSING = frozenset(("suppress", "raises", "assertRaises", "assertRaisesRegex"))
 _EVALUATING = ("LOAD_", "BUILD_", "PRECALL", "CALL", "PUSH_NULL", "KW_NAMES", "BINARY_", "COPY", "NOP", "EXTENDED_ARG")
@@ -35,7 +38,11 @@ class Limit(NamedTuple):
     outside: frozenset[int]
 
     @staticmethod
-    def here(frame: FrameType) -> Limit:
+    def here() -> Limit:
+        """Where the user's code is."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and _passes_on(frame.f_code.co_filename):
+            frame = frame.f_back
         return Limit(frame, _handlers(frame.f_code, frame.f_lasti))
 
 
@@ -80,7 +87,12 @@ def has_handlers(code: CodeType) -> bool:
     """Whether a function is the user's and may catch anything at all."""
     if code is _passing_on.__code__:
         return True
-    return not is_machinery(code.co_filename) and bool(_catching(code))
+    return not _passes_on(code.co_filename) and bool(_catching(code))
+
+
+def _passes_on(file: str) -> bool:
+    """Whether a file is of a library whose handlers raise again what they catch: an event loop, say."""
+    return is_machinery(file) or (file.startswith(_STANDARD) and "site-packages" not in file)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -111,9 +123,12 @@ def _catching(code: CodeType) -> frozenset[int]:
         return frozenset()
     instructions = [instruction for instruction in dis.get_instructions(code) if instruction.opname != "CACHE"]
     position = {instruction.offset: number for number, instruction in enumerate(instructions)}
+    first: dict[int, int] = {}  # what a handler covers may have gaps, for handlers within
+    for start, _, target in _table(code):
+        first[target] = min(start, first.get(target, start))
     return frozenset(
         target
-        for start, _, target in _table(code)
+        for target, start in first.items()
         if target in position and _catches(instructions, position[target], position.get(start, 0))
     )
 

@@ -231,6 +231,7 @@ class Signatures:
             types,
             tuple([(type_of(weight), weight.requires_grad) for weight in weights]),
             self._mode,
+            torch._C._are_functorch_transforms_active(),  # where inference may fail, which must not be kept
         )
         if key not in _returned:
             try:

@@ -245,3 +245,53 @@ def test_anomaly_of_nan_is_found() -> None:
         return "fine"
 
     check(function, vectors(4))
+
+
+def test_a_try_around_a_batch_makes_nothing_wait() -> None:
+    """An error that leaves the batch may be caught outside: nobody in it has to wait."""
+    cell = fl.cell(lambda x: x * 2)
+    with fl.profile() as profile:
+        try:
+            fl.batch(lambda x: cell(cell(x)))(VECTORS)
+            with fl.batching():
+                [cell(cell(x)) for x in VECTORS]
+        except IndexError:
+            raise
+    assert all(run.part.demand is None for run in profile.runs)
+
+
+def test_examples_that_stand_in_a_try_share_their_steps() -> None:
+    matrices = [torch.eye(3).double() * scale for scale in range(1, 9)]
+    with fl.profile() as profile:
+        fl.batch(jitter)(matrices)
+    assert sum(len(run.plan.steps) for run in profile.runs) == 2
+
+
+def test_an_inner_batch_in_a_try() -> None:
+    def function(scale: float) -> Any:
+        try:
+            return fl.batch(lambda matrix: torch.linalg.cholesky(matrix * scale))([torch.eye(2), 2 * torch.eye(2)])
+        except torch.linalg.LinAlgError:
+            return "failed"
+
+    check(function, [1.0, -1.0, 3.0])
+
+
+def test_in_batching() -> None:
+    with fl.batching():
+        results = [jitter(fl.lift(matrix)) for matrix in MATRICES]
+    for result, expected in zip(results, map(jitter, MATRICES), strict=True):
+        torch.testing.assert_close(result * 1, expected)
+
+
+def test_the_message_names_the_example_that_fails_whoever_took_turns() -> None:
+    """Examples that wait for different things do not come in order."""
+
+    def function(n: int) -> Any:
+        x = torch.ones(2, dtype=torch.float64) * n
+        if n % 2:
+            x = x * float(x.sum())
+        return TABLE(torch.tensor(n)) + x.sum()
+
+    with pytest.raises(fl.errors.CellError, match=r"example 5.*index 9"):
+        fl.batch(function)([1, 2, 3, 4, 0, 9])
