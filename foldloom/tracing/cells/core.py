@@ -11,6 +11,8 @@ from types import CellType
 from typing import Any, cast
 
 import torch
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrize import is_parametrized
 
 from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
 from foldloom.execution import Kernel
@@ -98,12 +100,25 @@ class Cell(torch.nn.Module):
                 f"cell {self.label} calls itself. A cell is one step of the computation and cannot recurse: let the function "
                 "given to fl.batch recurse, and call the cell from there"
             )
+        if type(self) is not Cell:
+            self._pass_on_parametrizations()
         recorder, running = scope.recorder, scope.running
         scope.recorder, scope.running = None, (*running, self)
         try:
             return self.function(*args, **settings)
         finally:
             scope.recorder, scope.running = recorder, running
+
+    def _pass_on_parametrizations(self) -> None:
+        """What `torch.nn.utils.parametrize` did to the cell (`weight_norm`, say), it means the cell's module."""
+        module = self.function
+        if not isinstance(module, torch.nn.Module) or not is_parametrized(self):
+            return
+        missing = [name for name in cast(torch.nn.ModuleDict, self.parametrizations) if not hasattr(type(module), name)]
+        if missing:
+            parametrize._inject_new_class(module)
+        for name in missing:
+            parametrize._inject_property(module, name)
 
     def _call_alone(self, args: Sequence[Any], settings: dict[str, Any]) -> Any:
         leaves: list[Any] = []
