@@ -335,7 +335,6 @@ class Recorder:
     # ---- What handles ask.
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
-        """What handles stand for: see `Flushes.demand`."""
         return self.flushes.demand(handles, form)
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
@@ -368,7 +367,6 @@ class Recorder:
         return self.inputs.users_own(handle._value) if is_own else None
 
     def read_given(self, handle: LazyTensor) -> torch.Tensor | None:
-        """What a handle stands for, if that follows from what was given: nothing is waited for."""
         return self.flushes.reader.read_handle(handle)
 
     def is_derived(self, value: object) -> bool:
