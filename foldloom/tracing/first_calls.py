@@ -126,7 +126,7 @@ def _handles_of_derived(
 ) -> Any:
     """Derived weights as handles, which an example may change in place for itself. A view of a weight stays a tensor: to change it is to
     change the weight."""
-    operands = [leaf for leaf in leaves if is_strided(leaf) or type(leaf) is LazyTensor]
+    operands = [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, LazyTensor))]
     for operand in operands:
         if type(operand) is LazyTensor and operand._value is made:
             return operand

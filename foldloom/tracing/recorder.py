@@ -420,7 +420,6 @@ class Recorder:
         return self.inputs.users_own(handle._value) if is_own else None
 
     def read_given(self, handle: LazyTensor) -> torch.Tensor | None:
-        """What a handle stands for, if that follows from what was given: nothing is waited for."""
         return self.flushes.reader.read_handle(handle)
 
     def is_derived(self, value: object) -> bool:

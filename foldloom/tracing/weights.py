@@ -84,6 +84,10 @@ class RowOfWeight(Given):
     __slots__ = ()
 
 
+_NEVER_CHANGES = -1
+"""Stands for the version of a tensor that was made in inference mode, which has none."""
+
+
 class _Made(NamedTuple):
     """A derived weight."""
 
@@ -108,7 +112,8 @@ class DerivedWeights:
     def is_derived(self, value: object) -> bool:
         """Whether a tensor was computed from weights alone, and has not been changed in place since."""
         known = self._made.get(id(value))
-        return known is not None and _version_of(known.tensor) == known.version
+        # Asking whether it is made in inference mode takes longer than all else here.
+        return known is not None and (known.version == _NEVER_CHANGES or known.tensor._version == known.version)
 
     def shares_with(self, tensor: torch.Tensor) -> int | None:
         """Which of the arguments that it was computed from a derived weight is a view of."""
@@ -154,7 +159,7 @@ class DerivedWeights:
 
 
 def _version_of(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+    return _NEVER_CHANGES if tensor.is_inference() else tensor._version
 
 
 def _items_of(result: Any) -> tuple[Any, ...]:

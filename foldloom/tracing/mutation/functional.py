@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ _OTHER_MEANING = frozenset(("fill", "random", "normal", "uniform", "exponential"
 _OTHER_CHANGES = frozenset((torch.Tensor.__setitem__, torch.Tensor.data.__set__))  # type: ignore[attr-defined]
 
 
+@functools.lru_cache(maxsize=4096)  # asked of every function that torch reports
 def changes_in_place(function: Any) -> bool:
     """Whether a function changes its first argument."""
     name: str = getattr(function, "__name__", "")
