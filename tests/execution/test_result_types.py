@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import types
 from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -477,8 +478,13 @@ def test_a_tuple_nested_without_end_is_refused() -> None:
             result = (result, 1)
         return result
 
-    with pytest.raises(FoldloomError, match="too deeply"):
-        fl.batch(function)(columns())
+    limit = sys.getrecursionlimit()  # others may have raised it, as exported files do
+    sys.setrecursionlimit(1_000)
+    try:
+        with pytest.raises(FoldloomError, match="too deeply"):
+            fl.batch(function)(columns())
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 # ---- Stacked.
