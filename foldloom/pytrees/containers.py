@@ -166,16 +166,19 @@ class _Slice(Kind):
         return slice(*[item for _, item in entries])
 
 
-class _MappingProxy(Kind):
-    """A view of a dict: the dict is its one item, as the proxy must go on showing that very dict."""
+class _View(Kind):
+    """A view of a dict: the dict is its one item, as the view must go on showing that very dict."""
 
     is_mutable = False
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
 
     def entries(self, value: Any) -> Entries:
         return [(0, gc.get_referents(value)[0])]
 
     def make(self, cls: type, extra: Hashable, entries: Entries) -> Any:
-        return types.MappingProxyType(entries[0][1])
+        return self._make(entries[0][1])
 
 
 class _Object(Kind):
@@ -294,7 +297,9 @@ _CONTAINERS: tuple[tuple[type, Kind], ...] = (
     (set, _Set()),
     (frozenset, _FrozenSet()),
     (slice, _Slice()),
-    (types.MappingProxyType, _MappingProxy()),
+    (types.MappingProxyType, _View(types.MappingProxyType)),
+    (type({}.values()), _View(dict.values)),
+    (type({}.items()), _View(dict.items)),
 )
 _whole: tuple[type, ...] = (type, types.FunctionType, types.ModuleType, enum.Enum, BaseException)
 _kind_of: dict[type, Kind | None] = {}
@@ -336,7 +341,8 @@ def _find_kind(cls: type) -> Kind | None:
         if issubclass(cls, base):
             attributes = _Object(cls)
             return _WithAttributes(kind, attributes) if _is_of_python(cls) and attributes.has_attributes else kind
-    if not is_record(cls) and str(cls.__module__).partition(".")[0] in sys.stdlib_module_names:
+    module = str(cls.__module__).partition(".")[0]
+    if module in sys.stdlib_module_names and module != "collections" and not is_record(cls):
         return None  # loggers, locks, files: what they hold is their own affair
     found = _Object(cls)
     return found if found.has_attributes else None

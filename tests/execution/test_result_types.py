@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -192,6 +193,7 @@ RETURNS: dict[str, Callable[[Any], Any]] = {
     "subclass of dict": lambda x: Table(a=x, b=[x]),
     "subclass of OrderedDict": last_seen,
     "torch.Size": lambda x: (x, x.shape, torch.Size([len(x), 2])),
+    "UserDict": lambda x: UserDict(a=x, b=[x]),
     "SimpleNamespace": lambda x: types.SimpleNamespace(value=x, more=[x]),
     "set": lambda x: {x + 1, "a"},
     "frozenset": lambda x: (frozenset([x + 1]), frozenset()),
@@ -456,12 +458,13 @@ def test_a_tensor_as_a_key_is_refused() -> None:
         fl.batch(lambda x: {double(x): 1})(columns())
 
 
-def test_a_mapping_proxy_shows_the_same_dict() -> None:
+def test_views_of_a_dict_show_the_same_dict() -> None:
     def function(x: torch.Tensor) -> Any:
-        inner = OrderedDict(a=double(x))
-        return types.MappingProxyType(inner), inner
+        inner = {"a": double(x)}
+        return types.MappingProxyType(inner), inner.values(), inner
 
-    for proxy, inner in fl.batch(function)(columns()):
+    for proxy, values, inner in fl.batch(function)(columns()):
+        assert list(map(type, values)) == [torch.Tensor]
         assert type(proxy) is types.MappingProxyType
         assert proxy["a"] is inner["a"]
         inner["b"] = 1
@@ -475,8 +478,13 @@ def test_a_tuple_nested_without_end_is_refused() -> None:
             result = (result, 1)
         return result
 
-    with pytest.raises(FoldloomError, match="too deeply"):
-        fl.batch(function)(columns())
+    limit = sys.getrecursionlimit()  # others may have raised it, as exported files do
+    sys.setrecursionlimit(1_000)
+    try:
+        with pytest.raises(FoldloomError, match="too deeply"):
+            fl.batch(function)(columns())
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 # ---- Stacked.

@@ -124,12 +124,10 @@ def test_policy() -> None:
     check(function, MATRICES, [*MATRICES, *model.parameters()])
 
 
-@known_fault("silently wrong: an object that is no container keeps LazyTensors")
 def test_returned() -> None:
     check(lambda x: d.Normal(x, x.exp()), VECTORS, VECTORS)
 
 
-@known_fault("silently wrong: a torch.Size in a result comes back as a tuple")
 def test_shapes() -> None:
     def function(x: Any) -> Any:
         choice = d.Categorical(logits=x)
