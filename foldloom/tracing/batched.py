@@ -367,7 +367,8 @@ def _record_example(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
                 f"Change a copy: `xs = list(xs)`\n  in example {number}"
             )
-        given_back = [recorder.tensor_given_as(output) for output in outputs]
+        none = not recorder.inputs.has_given
+        given_back = [None if none else recorder.tensor_given_as(output) for output in outputs]
         return [_value_of(recorder, output) for output in outputs], given_back, template
 
 

@@ -37,6 +37,8 @@ class Inputs:
         self._graph = graph
         self._guards = guards
         self._derived = derived
+        self.has_given = False
+        """Whether there are handles of given tensors."""
         self._device: torch.device | None = None
         self._first_cell: Cell | None = None
         self._devices_met: set[tuple[torch.device, Cell]] = set()

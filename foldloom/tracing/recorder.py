@@ -292,6 +292,7 @@ class Recorder:
 
     def give(self, tensor: torch.Tensor) -> LazyTensor:
         """A handle for a tensor that an example consists of. It becomes an input of the graph when it is used."""
+        self.inputs.has_given = True
         return new_handle(Given(self), tensor, type_of(tensor), 0)
 
     def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor:

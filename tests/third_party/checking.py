@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import pytest
 import torch
 
 import foldloom as fl
@@ -27,12 +26,6 @@ class WrongResultError(Exception):
 
 
 _PLAIN = (str, bytes, int, float, complex, torch.Size, torch.dtype)
-_OUTCOMES = {"refused": RefusedError, "crashes": CrashError, "silently wrong": WrongResultError}
-
-
-def known_fault(reason: str) -> pytest.MarkDecorator:
-    """A call that fails today, in the way that the reason begins with: "refused: ...", "crashes: ..." or "silently wrong: ..."."""
-    return pytest.mark.xfail(strict=True, raises=_OUTCOMES[reason.split(":")[0]], reason=reason)
 
 
 def check(function: Callable[[Any], Any], examples: Sequence[Any], sources: Iterable[torch.Tensor] = ()) -> None:

@@ -10,14 +10,10 @@ import torch
 from torch import distributions as d
 from torch import nn
 
-from tests.third_party.checking import check, known_fault, tensors
+from tests.third_party.checking import check, tensors
 
 VECTORS = tensors((3,), (2,), (5,), (3,))
 MATRICES = tensors((2, 4), (3, 4), (5, 4))
-SAMPLE = known_fault(
-    "crashes: _validate_sample in torch/distributions/distribution.py asks isinstance(x, torch.Tensor)"
-)
-CAUGHT = known_fault("silently wrong: the same question is answered no, and what is right is caught as wrong")
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +24,10 @@ def _validation() -> Iterator[None]:
     d.Distribution.set_default_validate_args(before)
 
 
-@SAMPLE
 def test_normal() -> None:
     check(lambda x: d.Normal(x, x.exp()).log_prob(x.detach() + 1).sum(), VECTORS, VECTORS)
 
 
-@SAMPLE
 def test_categorical() -> None:
     def function(x: Any) -> Any:
         choice = d.Categorical(logits=x)
@@ -42,17 +36,14 @@ def test_categorical() -> None:
     check(function, VECTORS, VECTORS)
 
 
-@SAMPLE
 def test_categorical_of_rows() -> None:
     check(lambda x: d.Categorical(x.softmax(-1)).log_prob(x.argmax(-1)), MATRICES, MATRICES)
 
 
-@SAMPLE
 def test_bernoulli() -> None:
     check(lambda x: d.Bernoulli(logits=x).log_prob((x > 0).double()).mean(), VECTORS, VECTORS)
 
 
-@SAMPLE
 def test_gamma_beta_dirichlet() -> None:
     def function(x: Any) -> Any:
         rates, shares = x.exp(), x.detach().softmax(0)
@@ -65,7 +56,6 @@ def test_gamma_beta_dirichlet() -> None:
     check(function, VECTORS, VECTORS)
 
 
-@SAMPLE
 def test_multivariate_normal() -> None:
     def function(x: Any) -> Any:
         spread = x.t() @ x + torch.eye(4, dtype=x.dtype)
@@ -83,7 +73,6 @@ def test_divergence_of_categoricals() -> None:
     check(lambda x: d.kl_divergence(d.Categorical(logits=x), d.Categorical(logits=-x)), VECTORS, VECTORS)
 
 
-@SAMPLE
 def test_independent_and_transformed() -> None:
     def function(x: Any) -> Any:
         base = d.Independent(d.Normal(x, torch.ones_like(x)), 1)
@@ -93,7 +82,6 @@ def test_independent_and_transformed() -> None:
     check(function, MATRICES, MATRICES)
 
 
-@SAMPLE
 def test_mixture() -> None:
     def function(x: Any) -> Any:
         return d.MixtureSameFamily(d.Categorical(logits=x), d.Normal(x, x.exp())).log_prob(x.sum())
@@ -101,7 +89,6 @@ def test_mixture() -> None:
     check(function, VECTORS, VECTORS)
 
 
-@known_fault("silently wrong: torch.normal and torch.multinomial draw in a step, not after the seed of the example")
 def test_samples() -> None:
     """Each example has numbers of its own, and the same ones for the same seed."""
 
@@ -112,7 +99,6 @@ def test_samples() -> None:
     check(function, VECTORS, VECTORS)
 
 
-@SAMPLE
 def test_policy() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
@@ -136,7 +122,6 @@ def test_shapes() -> None:
     check(function, MATRICES)
 
 
-@known_fault("silently wrong: torch.vmap of torch._is_all_true looks at all members together")
 def test_wrong_scale_is_caught() -> None:
     """Of one example: the others must not hear of it."""
 
@@ -149,7 +134,6 @@ def test_wrong_scale_is_caught() -> None:
     check(function, [*VECTORS, *[-x.detach() for x in VECTORS]])
 
 
-@known_fault("silently wrong: the words have type(value).__name__, which is LazyTensor")
 def test_words_of_an_error() -> None:
     def function(x: Any) -> Any:
         try:
@@ -160,7 +144,6 @@ def test_words_of_an_error() -> None:
     check(function, VECTORS)
 
 
-@CAUGHT
 def test_wrong_value_is_caught() -> None:
     def function(x: Any) -> Any:
         try:
@@ -171,7 +154,6 @@ def test_wrong_value_is_caught() -> None:
     check(function, VECTORS, VECTORS)
 
 
-@CAUGHT
 def test_wrong_shape_is_caught() -> None:
     def function(x: Any) -> Any:
         try:

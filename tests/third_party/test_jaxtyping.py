@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.third_party.checking import check, known_fault, tensors
+from tests.third_party.checking import check, tensors
 
 pytest.importorskip("beartype", reason="beartype is not installed: make trials")
 pytest.importorskip("jaxtyping", reason="jaxtyping is not installed: make trials")
@@ -19,8 +19,6 @@ from jaxtyping import Bool, Float, Float32, Float64, Int, Num, Shaped, TypeCheck
 
 MATRICES = tensors((2, 4), (3, 4), (5, 4), (3, 4))
 checked = jaxtyped(typechecker=beartype)
-CALLED = known_fault("crashes: __instancecheck_str__ in jaxtyping/_array_types.py asks isinstance(x, torch.Tensor)")
-ASKED = known_fault("silently wrong: the same question is answered no, and what is right is caught as wrong")
 
 
 @checked
@@ -71,48 +69,39 @@ class Layer(nn.Module):
         return hidden.relu()
 
 
-@CALLED
 def test_same_name_same_size() -> None:
     check(gram, MATRICES, MATRICES)
 
 
-@CALLED
 def test_two_arguments() -> None:
     check(lambda x: weighted(x, x.sum(1).softmax(0)), MATRICES, MATRICES)
 
 
-@CALLED
 def test_any_shape() -> None:
     check(lambda x: total(x) + total(x[0]), MATRICES, MATRICES)
 
 
-@CALLED
 def test_sum_of_sizes() -> None:
     check(padded, MATRICES, MATRICES)
 
 
-@CALLED
 def test_dtypes() -> None:
     check(best, MATRICES)
 
 
-@CALLED
 def test_list() -> None:
     check(lambda x: joined(list(x)), MATRICES, MATRICES)
 
 
-@CALLED
 def test_dataclass() -> None:
     check(lambda x: State(x.tanh(), x[-1]), MATRICES, MATRICES)
 
 
-@CALLED
 def test_module() -> None:
     model = Layer()
     check(model, MATRICES, [*MATRICES, *model.parameters()])
 
 
-@ASKED
 def test_asked() -> None:
     def function(x: Any) -> Any:
         kinds: list[Any] = [
@@ -126,7 +115,6 @@ def test_asked() -> None:
     check(function, MATRICES)
 
 
-@ASKED
 def test_wrong_shape_is_caught() -> None:
     def function(x: Any) -> Any:
         try:
@@ -137,7 +125,6 @@ def test_wrong_shape_is_caught() -> None:
     check(function, tensors((2, 3), (3, 3), (4, 3)))
 
 
-@ASKED
 def test_wrong_dtype_is_caught() -> None:
     def function(x: Any) -> Any:
         try:
@@ -148,7 +135,6 @@ def test_wrong_dtype_is_caught() -> None:
     check(function, MATRICES, MATRICES)
 
 
-@CALLED
 def test_assertion_inside() -> None:
     @jaxtyped(typechecker=None)
     def function(x: Any) -> Any:

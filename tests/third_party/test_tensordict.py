@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.third_party.checking import check, known_fault, tensors
+from tests.third_party.checking import check, tensors
 
 pytest.importorskip("tensordict", reason="tensordict is not installed: make trials")
 
@@ -16,9 +16,6 @@ from tensordict import TensorDict, tensorclass
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
 ROWS = tensors((2, 4), (3, 4), (5, 4), (3, 4))
-NUMPY = known_fault(
-    "silently wrong: _convert_to_tensor in tensordict/base.py takes x.numpy(), which gives a value without its gradient"
-)
 
 
 def made(x: Any) -> Any:
@@ -31,7 +28,6 @@ class State:
     score: torch.Tensor
 
 
-@NUMPY
 def test_made_and_read() -> None:
     def function(x: Any) -> Any:
         data = made(x.exp())
@@ -40,22 +36,18 @@ def test_made_and_read() -> None:
     check(function, ROWS, ROWS)
 
 
-@NUMPY
 def test_returned() -> None:
     check(made, ROWS, ROWS)
 
 
-@NUMPY
 def test_to_dict() -> None:
     check(lambda x: made(x * 2).to_dict(), ROWS, ROWS)
 
 
-@NUMPY
 def test_without_a_batch_size() -> None:
     check(lambda x: TensorDict({"x": x, "mean": x.mean()})["mean"], ROWS, ROWS)
 
 
-@NUMPY
 def test_set_and_update() -> None:
     def function(x: Any) -> Any:
         data = made(x)
@@ -66,22 +58,18 @@ def test_set_and_update() -> None:
     check(function, ROWS, ROWS)
 
 
-@NUMPY
 def test_index() -> None:
     check(lambda x: [made(x)[0]["x"], made(x)[1:]["inner", "sum"]], ROWS, ROWS)
 
 
-@NUMPY
 def test_apply() -> None:
     check(lambda x: made(x).apply(lambda part: part * 3)["x"], ROWS, ROWS)
 
 
-@NUMPY
 def test_arithmetic() -> None:
     check(lambda x: (made(x) * 2 + made(x))["inner", "sum"], ROWS, ROWS)
 
 
-@NUMPY
 def test_stack_and_cat() -> None:
     def function(x: Any) -> Any:
         above: Any = torch.stack([made(x), made(x + 1)])
@@ -91,7 +79,6 @@ def test_stack_and_cat() -> None:
     check(function, ROWS, ROWS)
 
 
-@NUMPY
 def test_select_and_flatten() -> None:
     def function(x: Any) -> Any:
         data = made(x)
@@ -100,14 +87,12 @@ def test_select_and_flatten() -> None:
     check(function, ROWS, ROWS)
 
 
-@NUMPY
 def test_module() -> None:
     layer = nn.Linear(4, 3).double()
     module = TensorDictModule(layer, in_keys=["x"], out_keys=["hidden"])
     check(lambda x: module(made(x))["hidden"], ROWS, [*ROWS, *layer.parameters()])
 
 
-@NUMPY
 def test_modules_in_a_row() -> None:
     first, second = nn.Linear(4, 3).double(), nn.Linear(3, 1).double()
     model = TensorDictSequential(
@@ -118,14 +103,12 @@ def test_modules_in_a_row() -> None:
     check(lambda x: model(made(x))["score"], ROWS, [*ROWS, *first.parameters(), *second.parameters()])
 
 
-@NUMPY
 def test_module_of_keywords() -> None:
     layer = nn.Linear(4, 3).double()
     module = TensorDictModule(layer, in_keys=["x"], out_keys=["hidden"])
     check(lambda x: module(x=x), ROWS, [*ROWS, *layer.parameters()])
 
 
-@known_fault("silently wrong: tensorclass.py asks issubclass(type(x), torch.Tensor) and keeps x as no tensor: no index")
 def test_class() -> None:
     def function(x: Any) -> Any:
         kind: Any = State
@@ -142,7 +125,6 @@ def test_examples_are_tensordicts() -> None:
     check(function, [made(x) for x in ROWS], ROWS)
 
 
-@NUMPY
 def test_wrong_batch_size_is_caught() -> None:
     def function(x: Any) -> Any:
         try:

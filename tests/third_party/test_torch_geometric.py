@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.third_party.checking import check, known_fault, tensors
+from tests.third_party.checking import check, tensors
 
 pytest.importorskip("torch_geometric", reason="torch_geometric is not installed: make trials")
 
@@ -23,14 +23,8 @@ EDGES = [
     torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]]),
 ]
 GRAPHS = list(zip(NODES, EDGES, strict=True))
-EDGE_INDEX = known_fault(
-    "crashes: _check_input in nn/conv/message_passing.py (GAT: forward) asks isinstance(x, torch.Tensor)"
-)
-NUM_NODES = known_fault("crashes: num_nodes in data/storage.py asks isinstance(x, torch.Tensor), and warns")
-OUT = known_fault("refused: cumsum in utils/functions.py has an out=, and out= is refused")
 
 
-@EDGE_INDEX
 @pytest.mark.parametrize(
     "make",
     [
@@ -48,7 +42,6 @@ def test_layer(make: Any) -> None:
     check(lambda graph: layer(*graph), GRAPHS, [*NODES, *layer.parameters()])
 
 
-@EDGE_INDEX
 def test_edge_weights() -> None:
     layer = gnn.GraphConv(4, 2).double()
 
@@ -59,7 +52,6 @@ def test_edge_weights() -> None:
     check(function, GRAPHS, [*NODES, *layer.parameters()])
 
 
-@EDGE_INDEX
 def test_messages_of_ones_own() -> None:
     class Largest(gnn.MessagePassing):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -75,7 +67,6 @@ def test_messages_of_ones_own() -> None:
     check(lambda graph: layer(*graph), GRAPHS, NODES)
 
 
-@EDGE_INDEX
 def test_model_and_pooling() -> None:
     model = gnn.GCN(4, 6, num_layers=2, out_channels=3).double()
 
@@ -103,7 +94,6 @@ def test_scatter_and_softmax() -> None:
     check(function, GRAPHS, NODES)
 
 
-@known_fault("crashes: coalesce in utils/_coalesce.py asks isinstance(x, torch.Tensor)")
 def test_edges_only() -> None:
     def function(graph: Any) -> Any:
         edges, nodes = graph[1], len(graph[0])
@@ -113,7 +103,6 @@ def test_edges_only() -> None:
     check(function, GRAPHS)
 
 
-@OUT
 def test_dense_adjacency() -> None:
     check(lambda graph: utils.to_dense_adj(graph[1], max_num_nodes=5)[0, : len(graph[0])] @ torch.ones(5), GRAPHS)
 
@@ -124,7 +113,6 @@ def test_graphs_as_examples() -> None:
     check(lambda graph: layer(graph.x, graph.edge_index).relu(), graphs, [*NODES, *layer.parameters()])
 
 
-@NUM_NODES
 def test_graph_made_inside() -> None:
     def function(graph: Any) -> Any:
         data = Data(x=graph[0].exp(), edge_index=graph[1])
@@ -133,12 +121,10 @@ def test_graph_made_inside() -> None:
     check(function, GRAPHS, NODES)
 
 
-@known_fault("silently wrong: an object that is no container keeps LazyTensors")
 def test_graph_returned() -> None:
     check(lambda graph: Data(x=graph[0] * 2, edge_index=graph[1].flip(0)), GRAPHS, NODES)
 
 
-@NUM_NODES
 def test_batch_made_inside() -> None:
     def function(graph: Any) -> Any:
         batch = Batch.from_data_list([Data(x=graph[0], edge_index=graph[1]), Data(x=graph[0] + 1, edge_index=graph[1])])
@@ -147,7 +133,6 @@ def test_batch_made_inside() -> None:
     check(function, GRAPHS, NODES)
 
 
-@OUT
 def test_top_of_a_graph() -> None:
     layer = gnn.TopKPooling(4, ratio=0.5).double()
     check(lambda graph: layer(*graph)[:2], GRAPHS, [*NODES, *layer.parameters()])

@@ -19,6 +19,7 @@ BY_MEMORY = frozenset(forms("as_strided as_strided_copy as_strided_scatter"))
 
 NOT_BY_VMAP: dict[Any, str] = {
     **dict.fromkeys(BY_MEMORY, "it reads the memory of the block"),
+    **dict.fromkeys(forms("_is_all_true _is_any_true"), "it looks at all members together"),
     **dict.fromkeys(forms("linspace logspace"), "it is computed in other steps, which round otherwise"),
 }
 """Functions for which `torch.vmap` gives something else than one call for each member, and why."""
