@@ -159,7 +159,9 @@ class Journal:
                 found = self._names & attributes.keys()
                 found |= {name for name in changed & attributes.keys() if not isinstance(attributes[name], nn.Module)}
                 for home in _HOMES:
-                    found |= self._names.intersection(attributes[home].keys())
+                    entries = attributes.get(home)  # modules of torch.jit may keep theirs elsewhere
+                    if entries is not None:
+                        found |= self._names.intersection(entries.keys())
                 for name in found:
                     if not _is_descriptor(type(module), name):
                         self._slot(module, name)
