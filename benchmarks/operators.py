@@ -32,9 +32,9 @@ import foldloom as fl
 from foldloom.execution import Kernel, engine
 from foldloom.planning.plans import Plan
 from foldloom.tracing import lift
-from foldloom.tracing.kernels import CELL, DIRECT_RULE, how
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.flushing.kernels import CELL, DIRECT_RULE, how
 from foldloom.tracing.rules.fallback import ONE_BY_ONE, VMAP
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 ALIKE = 4
 """Examples of the same structure in a batch."""

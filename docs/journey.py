@@ -21,7 +21,7 @@ from foldloom.graph.recording import merge_recordings
 from foldloom.planning.cse import shared
 from foldloom.planning.placement import place
 from foldloom.runtime import Model as ExportedModel
-from foldloom.tracing.kernels import kernels_of
+from foldloom.tracing.flushing.kernels import kernels_of
 from foldloom.tracing.weights import Weights
 
 torch.manual_seed(0)

@@ -19,7 +19,7 @@ import foldloom as fl
 from foldloom.errors import ArgumentError
 from foldloom.graph import Type
 from foldloom.tracing import fast_path
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 ROOT = Path(__file__).parent.parent
 compiled = pytest.mark.skipif(not fast_path.is_compiled, reason="there was no compiler where Foldloom was installed")

@@ -26,10 +26,10 @@ from torch.utils.checkpoint import checkpoint
 
 import foldloom as fl
 from foldloom.tracing.fibers import fibers
-from foldloom.tracing.flush import Flushes
-from foldloom.tracing.lazy_tensor import LazyTensor
-from foldloom.tracing.recorder import Recorder
+from foldloom.tracing.flushing.flush import Flushes
+from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import scope
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 from tests.law import assert_same, gradients
 from tests.law_on_the_fly import check_on_the_fly, steps_of
 

@@ -15,7 +15,7 @@ import foldloom as fl
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution import engine
 from foldloom.planning.plans import Plan
-from foldloom.tracing import pending
+from foldloom.tracing.flushing import pending
 from foldloom.views.asking import survey_of
 from tests.law_on_the_fly import check_on_the_fly
 

@@ -21,7 +21,7 @@ from foldloom.planning import layout, native
 from foldloom.planning.placement import place
 from foldloom.planning.plans import Plan
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler, by_agenda, by_depth
-from foldloom.tracing import pending
+from foldloom.tracing.flushing import pending
 from tests.law import assert_same
 from tests.law_on_the_fly import without_tensors
 from tests.test_law_on_the_fly import Library, instructions, run_program

@@ -24,7 +24,7 @@ from foldloom.runtime.recordings import replayed
 from foldloom.runtime.results import Requested, requested
 from foldloom.tracing import record
 from foldloom.tracing.cells.core import find_cell
-from foldloom.tracing.kernels import is_function
+from foldloom.tracing.flushing.kernels import is_function
 
 _CODE = (
     "the model was Python code. Give `Model(path, program=function)` a function of the model and one example that needs no torch, such as its "

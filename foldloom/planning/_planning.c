@@ -699,7 +699,7 @@ done:
     return result;
 }
 
-/* ---- Which values require grad. See tracing/histories.py. */
+/* ---- Which values require grad. See tracing/building/histories.py. */
 
 #define ALWAYS (-2)
 #define IF_ANY (-1)
@@ -749,7 +749,7 @@ done:
     return result;
 }
 
-/* ---- Batches that run in parts. See tracing/flush.py. */
+/* ---- Batches that run in parts. See tracing/flushing/flush.py. */
 
 /* The numbers below a bound that are in use, as bits. After `count_used`, the rank of each among them. */
 typedef struct {

@@ -22,17 +22,17 @@ from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.pytrees import patched, template_of
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
+from foldloom.tracing.building.training_mode import check_training, training_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
+from foldloom.tracing.flushing.kernels import is_function, kernels_of
 from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
-from foldloom.tracing.kernels import is_function, kernels_of
-from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.looking import looking_at
-from foldloom.tracing.recorder import Recorder
+from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_line
-from foldloom.tracing.training_mode import check_training, training_of
+from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.weights import Weights, module_of, paths_of
 
 P = ParamSpec("P")

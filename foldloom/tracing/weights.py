@@ -20,11 +20,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from foldloom.errors import CellMismatchError
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, static
-from foldloom.tracing.lazy_tensor import Given, LazyTensor
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import id_of_memory, is_strided
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.scope import Mode, in_mode, recording_paused
+from foldloom.tracing.values.lazy_tensor import Given, LazyTensor
 
 _name_of_weight: Any = WeakIdKeyDictionary()
 _weight_of_name: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()

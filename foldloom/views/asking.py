@@ -18,8 +18,8 @@ from foldloom.graph.recording import Recording, merge_recordings
 from foldloom.planning.plans import Plan
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.tracing import Batched, batch
+from foldloom.tracing.flushing.kernels import is_function
 from foldloom.tracing.functions.calls import function_named
-from foldloom.tracing.kernels import is_function
 from foldloom.tracing.looking import looking_at
 from foldloom.tracing.rules.fallback import NOT_BY_VMAP
 from foldloom.views.places import NotedNodes, PartsObserver

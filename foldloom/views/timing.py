@@ -25,7 +25,7 @@ from foldloom.graph.ragged import Ragged
 from foldloom.graph.recording import Recording
 from foldloom.planning.plans import Plan, Read, Write
 from foldloom.planning.schedulers import Scheduler
-from foldloom.tracing.kernels import how
+from foldloom.tracing.flushing.kernels import how
 from foldloom.tracing.rules.fallback import ONE_BY_ONE
 from foldloom.views.places import NotedNodes, NotedOps, PartsObserver
 from foldloom.views.survey import Part

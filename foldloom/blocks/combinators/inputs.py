@@ -15,8 +15,8 @@ from foldloom.blocks.lowering.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.errors import WiringError
-from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.scope import scope, user_line
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 
 class Tensor(Block):

@@ -11,7 +11,7 @@ from foldloom.blocks.lowering.codegen import CodeBuilder, Generated
 from foldloom.blocks.lowering.lowering import Lowering, Run, collecting
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import BlockType, PyObjectType, TensorType, TupleType, VoidType
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 
 class Metric(Block):

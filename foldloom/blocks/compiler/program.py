@@ -16,7 +16,7 @@ from foldloom.blocks.lowering.lowering import Collected, Lowering, Run, collecti
 from foldloom.blocks.types import BlockType, SequenceType, TensorType, TupleType, VoidType
 from foldloom.graph.ragged import Ragged
 from foldloom.tracing.cells.core import Cell
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 
 @dataclass(frozen=True, eq=False)

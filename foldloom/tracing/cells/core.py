@@ -21,7 +21,6 @@ from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
 from foldloom.tracing.cells.probing import PROBE_SIZE, check_leading, probe, refuse_mixing
 from foldloom.tracing.functions.histories import rules_of
-from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.rules.modules import (
     MODULES,
     batched_module,
@@ -31,6 +30,7 @@ from foldloom.tracing.rules.modules import (
     returned_by_module,
 )
 from foldloom.tracing.scope import autocast_state, scope
+from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
 from foldloom.tracing.weights import module_of
 
 Settings = tuple[tuple[str, Any, str], ...]

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from foldloom.errors import ArgumentError
 from foldloom.pytrees import flatten
-from foldloom.tracing.lazy_tensor import LazyTensor, computed
 from foldloom.tracing.scope import recording_paused, scope
+from foldloom.tracing.values.lazy_tensor import LazyTensor, computed
 
 _apply: Callable[..., Any] = Function.__dict__["apply"].__func__
 

@@ -13,10 +13,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from foldloom.tracing import fast_path
-from foldloom.tracing.lazy_tensor import LazyTensor
 from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.rules import has_rule
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 _NUMBERS = (int, float, bool)
 _PLAIN_NUMBERS = frozenset(_NUMBERS)

@@ -11,9 +11,9 @@ from torch.nn.utils import parametrizations
 
 from foldloom.tracing.fibers.module_hooks import watch_attributes
 from foldloom.tracing.interception.transforms import original_of
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
+from foldloom.tracing.values.lazy_tensor import TENSOR, LazyTensor
 
 _WITH_MASKS = (
     nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder,

@@ -18,8 +18,8 @@ from torch.autograd.variable import VariableMeta
 from torch.jit import ScriptFunction
 
 from foldloom.pytrees import flatten
-from foldloom.tracing.lazy_tensor import LazyTensor, computed
 from foldloom.tracing.scope import scope
+from foldloom.tracing.values.lazy_tensor import LazyTensor, computed
 
 _TRANSFORMS: dict[str, tuple[Any, ...]] = {
     "grad_impl": (eager_transforms,),

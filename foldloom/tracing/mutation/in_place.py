@@ -14,7 +14,6 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import name_of
-from foldloom.tracing.lazy_tensor import Given, LazyTensor, new_handle
 from foldloom.tracing.mutation.functional import (
     CHANGE_SHAPE,
     functional_of,
@@ -25,6 +24,7 @@ from foldloom.tracing.mutation.functional import (
 )
 from foldloom.tracing.mutation.views import Views, note_views
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, new_handle
 
 
 def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

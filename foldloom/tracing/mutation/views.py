@@ -16,9 +16,9 @@ from torch import is_grad_enabled
 
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import static
-from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor, new_handle
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.scope import recording_paused
+from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor, new_handle
 
 MAY_COPY = frozenset(forms("reshape flatten ravel reshape_as contiguous"))
 """Functions that return a view of a contiguous tensor, and a copy of some others."""

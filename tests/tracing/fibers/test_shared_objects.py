@@ -20,7 +20,7 @@ from torch import nn
 
 import foldloom as fl
 from foldloom.errors import SharedStateError
-from foldloom.tracing.flush import Flushes
+from foldloom.tracing.flushing.flush import Flushes
 
 XS = [torch.tensor([float(n), 1.0 - 2 * (n % 2)]) for n in range(6)]
 

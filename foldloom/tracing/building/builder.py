@@ -18,9 +18,9 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.observer import observing
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.graph.recording import Column, Recording
+from foldloom.tracing.building.histories import Histories
 from foldloom.tracing.fast_path import numbers
 from foldloom.tracing.functions.histories import ALWAYS
-from foldloom.tracing.histories import Histories
 from foldloom.tracing.scope import user_line
 from foldloom.tracing.weights import named_by_path
 

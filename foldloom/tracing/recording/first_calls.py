@@ -16,18 +16,18 @@ import torch
 from foldloom.errors import ArgumentError, CellError
 from foldloom.execution.kernels import type_of
 from foldloom.pytrees import flatten, unflatten
-from foldloom.tracing.at_once import all_at_once
-from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import cell_of_module
-from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
 from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.mutation.in_place import call_in_place, replace
 from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
+from foldloom.tracing.recording.at_once import all_at_once
+from foldloom.tracing.recording.signatures import KnownCall, Signatures
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.modules import is_hooked
 from foldloom.tracing.scope import ActiveRecorder
-from foldloom.tracing.signatures import KnownCall, Signatures
+from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived, DerivedWeights
 
 

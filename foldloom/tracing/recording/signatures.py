@@ -17,12 +17,11 @@ from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting
-from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.functions.calls import call_of_template, name_of
 from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred, with_names
-from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.lazy_tensor import LazyTensor, is_tensor, mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
@@ -30,6 +29,7 @@ from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.raising import may_raise
 from foldloom.tracing.scope import Mode, current_mode, recording_paused, user_line
+from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor, mark_of
 from foldloom.tracing.weights import DerivedWeights
 
 

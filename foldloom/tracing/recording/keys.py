@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.tracing.lazy_tensor import LazyTensor
+from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 _Parameter = torch.nn.Parameter
 _STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))

@@ -21,24 +21,24 @@ from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.pytrees import flatten, map_leaves, unflatten
 from foldloom.tracing import fast_path
-from foldloom.tracing.at_once import call_at_once, changed_at_once, demand_at_once
-from foldloom.tracing.builder import GraphBuilder, InputColumn
+from foldloom.tracing.building.builder import GraphBuilder, InputColumn
+from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.first_calls import call_with_values, first_call, first_module_call, with_views_noted
-from foldloom.tracing.flush import Flushes
-from foldloom.tracing.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
-from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.keys import PLAIN_TYPES, key_of
-from foldloom.tracing.lazy_tensor import TENSOR, Form, Given, LazyTensor, computed, new_handle
+from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
+from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
+from foldloom.tracing.recording.first_calls import call_with_values, first_call, first_module_call, with_views_noted
+from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
+from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
+from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import scope
-from foldloom.tracing.signatures import KnownCall, Signatures, frozen_settings
+from foldloom.tracing.values.lazy_tensor import TENSOR, Form, Given, LazyTensor, computed, new_handle
 from foldloom.tracing.weights import Derived, DerivedWeights
 
 _new = object.__new__

@@ -19,11 +19,11 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten
-from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, unbatchable
-from foldloom.tracing.lazy_tensor import mark_of
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import recording_paused, unwatched
+from foldloom.tracing.values.lazy_tensor import mark_of
 from foldloom.tracing.weights import DerivedWeights
 
 Value = tuple[Any, Type]

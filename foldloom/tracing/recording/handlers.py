@@ -14,7 +14,6 @@ import torch
 from foldloom.errors import ArgumentError
 from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten, unflatten
-from foldloom.tracing.lazy_tensor import TENSOR, LazyTensor, new_handle
 from foldloom.tracing.mutation.functional import functional_of
 from foldloom.tracing.mutation.in_place import replace
 from foldloom.tracing.mutation.views import Views, is_strided, layout_of, note_views, row_handle, shares_memory
@@ -22,6 +21,7 @@ from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.values.lazy_tensor import TENSOR, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived, RowOfWeight
 
 Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]

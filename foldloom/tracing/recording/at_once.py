@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from foldloom.errors import ArgumentError
-from foldloom.tracing.builder import GraphBuilder
-from foldloom.tracing.flush import Flushes
-from foldloom.tracing.lazy_tensor import Form, LazyTensor, computed
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
+from foldloom.tracing.recording.signatures import Signatures
 from foldloom.tracing.scope import ActiveRecorder, in_mode, recording_into, recording_paused
-from foldloom.tracing.signatures import Signatures
+from foldloom.tracing.values.lazy_tensor import Form, LazyTensor, computed
 
 
 class WaitingRecorder(ActiveRecorder, Protocol):

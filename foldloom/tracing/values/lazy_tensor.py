@@ -16,8 +16,8 @@ from foldloom.graph import Type
 from foldloom.pytrees import leaf, map_leaves
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
-from foldloom.tracing.methods import give_methods
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope, unwatched, user_line
+from foldloom.tracing.values.methods import give_methods
 
 
 class Form(Enum):

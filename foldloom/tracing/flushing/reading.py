@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from foldloom.graph import Op
-from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.inputs import Inputs
+from foldloom.tracing.flushing.kernels import is_function
 from foldloom.tracing.functions.calls import call_of_template, function_named
-from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.kernels import is_function
-from foldloom.tracing.lazy_tensor import Given, LazyTensor
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.scope import recording_paused
+from foldloom.tracing.values.lazy_tensor import Given, LazyTensor
 
 _READS = frozenset(
     (

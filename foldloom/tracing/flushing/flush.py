@@ -19,15 +19,15 @@ from foldloom.execution.run import Outputs
 from foldloom.graph import Op
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import Scheduler
-from foldloom.tracing.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import Limit, is_caught
-from foldloom.tracing.inputs import Inputs
-from foldloom.tracing.kernels import kernels_of
-from foldloom.tracing.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, LazyTensor
+from foldloom.tracing.flushing.kernels import kernels_of
+from foldloom.tracing.flushing.pending import Cut, Pending
+from foldloom.tracing.flushing.reading import GivenReader
 from foldloom.tracing.mutation.guards import Guards
-from foldloom.tracing.pending import Cut, Pending
-from foldloom.tracing.reading import GivenReader
 from foldloom.tracing.scope import recording_paused, unwatched
+from foldloom.tracing.values.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, LazyTensor
 from foldloom.tracing.weights import DerivedWeights, Weights
 
 _MAY_RAISE = "may raise"
