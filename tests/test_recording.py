@@ -16,7 +16,7 @@ import foldloom as fl
 from foldloom.execution import run_one_by_one
 from foldloom.execution.engine import column_to_tensor
 from foldloom.graph.recording import merge_recordings
-from foldloom.tracing.cells.core import find_cell
+from foldloom.tracing.cells.lookup import find_cell
 from tests.law import assert_same, gradients
 from tests.tree_lstm import TreeLSTM, random_trees
 

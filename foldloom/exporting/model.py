@@ -23,7 +23,7 @@ from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
 from foldloom.runtime.results import Requested, requested
 from foldloom.tracing import record
-from foldloom.tracing.cells.core import find_cell
+from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.flushing.kernels import is_function
 
 _CODE = (

@@ -20,7 +20,8 @@ from foldloom.graph.recording import Recording
 from foldloom.pytrees import Nesting
 from foldloom.runtime.description import Description, OpOf, TypeOf
 from foldloom.runtime.recordings import identity_of, ops_of_results
-from foldloom.tracing.cells.core import Settings, Signature, find_cell
+from foldloom.tracing.cells.core import Settings, Signature
+from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.flushing.kernels import is_function
 
 UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -23,7 +23,7 @@ from foldloom.execution.kernels import dtype_of
 from foldloom.exporting.recurrent import along_rows
 from foldloom.graph import Op
 from foldloom.graph.ragged import Ragged
-from foldloom.tracing.cells.core import find_cell
+from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.flushing.kernels import is_function, kernels_of
 from foldloom.tracing.weights import Weights, module_of
 

@@ -24,7 +24,7 @@ from foldloom.pytrees import patched, template_of
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.building.training_mode import check_training, training_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
-from foldloom.tracing.cells.core import cell_of_module, find_cell, paths_of_cells
+from foldloom.tracing.cells.lookup import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.kernels import is_function, kernels_of
 from foldloom.tracing.interception import uncompiled, watch_all

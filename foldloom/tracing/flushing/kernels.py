@@ -9,7 +9,7 @@ import torch
 
 from foldloom.execution import Kernel
 from foldloom.graph import Op
-from foldloom.tracing.cells.core import find_cell
+from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.functions.calls import call_of_template, function_named
 from foldloom.tracing.rules import batched_form, ragged_form
 from foldloom.tracing.rules.base import DRAWS

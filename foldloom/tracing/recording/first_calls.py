@@ -18,7 +18,7 @@ from foldloom.execution.kernels import type_of
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
-from foldloom.tracing.cells.core import cell_of_module
+from foldloom.tracing.cells.lookup import cell_of_module
 from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.mutation.in_place import call_in_place, replace
 from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
