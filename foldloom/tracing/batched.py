@@ -69,6 +69,7 @@ class Batched(Generic[P, R, Results]):
         recorder = Recorder(self.scheduler, self.function, self.cells)
         fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
+        fibers.settled = recorder.settled
         recorder.fibers = fibers
         try:
             with recording_into(recorder):
@@ -79,8 +80,6 @@ class Batched(Generic[P, R, Results]):
                 for outputs, of_example, template in fibers.run(tasks):
                     given += of_example
                     recorder.graph.add_result(outputs, template)
-                recorder.flushes.on_demand = None  # no example is left that could go on meanwhile
-                recorder.settle_attributes()
             graph = recorder.graph
             requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
             if recorder.flushes.has_begun:

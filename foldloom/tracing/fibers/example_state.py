@@ -7,6 +7,7 @@ exactly a loop, and as slow. If one is changed that the code did not tell of, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foldloom.errors import SharedStateError
@@ -58,6 +59,10 @@ class ExampleState:
 
     def take_over(self, fiber: Fiber, left: dict[Slot, list[tuple[int, Placed]]], last: int | None) -> None:
         self.journal.take_over(fiber, left, last)
+
+    def settle(self, settled: Callable[[Any], Any]) -> None:
+        """All examples are done."""
+        self.journal.settle(settled)
 
     def end(self, last: int | None) -> None:
         self.journal.end(last)

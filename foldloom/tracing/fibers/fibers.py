@@ -32,6 +32,7 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Set
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
@@ -94,6 +95,8 @@ class Fibers:
         """Those that wait until earlier tasks are done."""
         self._ready: deque[Fiber] = deque()
         self._state: ExampleState | None = None
+        self.settled: Callable[[Any], Any] | None = None
+        """What becomes of a value that the tasks of a run leave on a module, when all are done."""
         self.keeps_state = False
         """Whether the state of examples has to be looked at when a fiber pauses."""
         self.one_at_a_time = False
@@ -205,7 +208,10 @@ class Fibers:
                 self._state = ExampleState(self, self._function)
                 self.keeps_state = True
             self._take_turns(group)
-            failed_at = None if group.failure is None else group.failure[0]
+            if group.failure is not None:
+                failed_at = group.failure[0]
+            elif self._state is not None and self.settled is not None:
+                self._in_state_of(group, partial(self._state.settle, self.settled))
         except BaseException as error:
             self._end(group, error)
             raise
@@ -271,20 +277,24 @@ class Fibers:
 
     def _advance_most(self, outermost: Group) -> None:
         kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
+        self._in_state_of(outermost, lambda: self._advance(kinds))
+        # In the order of the tasks, whoever came first.
+        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
+        self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
+
+    def _in_state_of(self, outermost: Group, function: Callable[[], None]) -> None:
+        """Call a function in the hub, in the torch state around the outermost `run`."""
         with_modes = outermost.state != self._home
         if with_modes:
             outermost.state.apply()
         try:
             if pending:
                 check_interrupts()
-            self._advance(kinds)
+            function()
         finally:
             if with_modes or not self._home.holds():
                 self._home.apply()
             self._streams_known = False
-        # In the order of the tasks, whoever came first.
-        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
-        self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
 
     def _end(self, group: Group, reason: BaseException) -> None:
         """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""

@@ -29,10 +29,11 @@ def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
         if journal is not None:
             slot = journal.before_write(fiber, module, name)
     _plain_set(module, name, value)
-    if _batches and scope.recorder is not None:
-        scope.recorder.note_attribute(module, name)
-    if slot is not None and journal is not None:
-        journal.note_write(fiber, slot)
+    if journal is not None:
+        if scope.recorder is not None:
+            journal.touched[id(module), name] = module
+        if slot is not None:
+            journal.note_write(fiber, slot)
 
 
 def _delete_attribute(module: nn.Module, name: str) -> None:

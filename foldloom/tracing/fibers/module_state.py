@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -141,6 +141,8 @@ class Journal:
         """Modules with hidden attributes, and the names of all their attributes in order."""
         self._missed: dict[Key, tuple[nn.Module, list[tuple[int, ...]]]] = {}
         """Attributes that were asked for and not found, and by whom."""
+        self.touched: dict[Key, nn.Module] = {}
+        """Modules whose attributes were written, by whomever and whether that is kept apart or not."""
         self.born: dict[int, Any] = {}
         """Modules made in this batch: they are of the example that made them."""
 
@@ -183,7 +185,7 @@ class Journal:
                     del guarded[name]
             for slot in self.slots.values():
                 if self._begun:
-                    self._settle(slot, last)
+                    self._put_back(slot, last)
             for module, order in self._orders:
                 _put_in_order(module.__dict__, order)
         self.slots = {}
@@ -191,7 +193,20 @@ class Journal:
             self._may_write = False
             writing.release()
 
-    def _settle(self, slot: Slot, last: int | None) -> None:
+    def settle(self, settled: Callable[[Any], Any]) -> None:
+        """Replace what the examples leave by ``settled`` of it: before anybody else may see it or write there."""
+        kept_apart = self.slots if self._begun and not self.is_off else {}
+        left = self._fibers.left
+        for slot in kept_apart.values():
+            if slot in left:
+                index, placed = max(left[slot], key=lambda entry: entry[0])
+                left[slot] = [(index, None if placed is None else (placed[0], settled(placed[1])))]
+        for (number, name), module in self.touched.items():
+            placed = None if (number, name) in kept_apart else locate(module, name)
+            if placed is not None and not isinstance(placed[1], (nn.Module, nn.Parameter)):
+                placed[0][name] = settled(placed[1])
+
+    def _put_back(self, slot: Slot, last: int | None) -> None:
         left = [entry for entry in self._fibers.left.get(slot, ()) if last is None or entry[0] <= last]
         others = hidden.get(slot.key, [])
         if slot in others:

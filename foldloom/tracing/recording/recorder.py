@@ -48,7 +48,7 @@ class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__", "_attributes", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
+        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
@@ -60,8 +60,6 @@ class Recorder:
         self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByDepth(), owner)
         self.fibers: Fibers | None = None
         self.names_cells = bool(cells)
-        self._attributes: dict[tuple[int, str], torch.nn.Module] = {}
-        """Attributes of modules that examples wrote, by the identity of the module and the name."""
         self.is_over = False
         """Whether handles stand for tensors that can be computed at once."""
 
@@ -360,19 +358,12 @@ class Recorder:
 
     # ---- What examples leave behind.
 
-    def note_attribute(self, module: torch.nn.Module, name: str) -> None:
-        """An example wrote this attribute."""
-        self._attributes[id(module), name] = module
+    def settled(self, value: Any) -> Any:
+        """What an example left on a module: values in it become the tensors that they stand for."""
+        self.flushes.on_demand = None  # no example is left that could go on meanwhile
+        return map_leaves(value, self._settled_leaf)
 
-    def settle_attributes(self) -> None:
-        """Values that examples left on modules become the tensors that they stand for."""
-        for (_, name), module in self._attributes.items():
-            table = next((t for t in (module.__dict__, module._buffers) if name in t), None)
-            if table is not None:
-                table[name] = map_leaves(table[name], self._settled)
-        self._attributes = {}
-
-    def _settled(self, value: Any) -> Any:
+    def _settled_leaf(self, value: Any) -> Any:
         if type(value) is not LazyTensor:
             return value
         given = self.tensor_given_as(value)
