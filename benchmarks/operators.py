@@ -158,6 +158,12 @@ def called(operator: Callable[..., Any], input: Any, *args: Any, **kwargs: Any) 
     return getattr(input.clone() if works_in_place else input, name)(*args, **kwargs)
 
 
+def dtype_of(op: Any) -> torch.dtype | None:
+    """The dtype that it is tried with."""
+    supported = op.supported_dtypes("cpu")
+    return next((dtype for dtype in _DTYPES if dtype in supported), None)
+
+
 def samples_of(op: Any, dtype: torch.dtype, seed: int) -> list[Example]:
     """Samples whose tensors depend on the seed. Sizes that are drawn are drawn by `random`, so that they do not."""
     torch.manual_seed(seed)
@@ -252,9 +258,17 @@ def eagerly(call: Callable[[Example], Any], example: Example) -> Outcome:
 
 
 def check_batch(
-    call: Callable[[Example], Any], examples: Sequence[Example], expected: Sequence[Outcome], only_shapes: bool
+    call: Callable[[Example], Any],
+    examples: Sequence[Example],
+    expected: Sequence[Outcome],
+    only_shapes: bool,
+    *,
+    strictly: bool = False,
 ) -> tuple[list[Run], bool]:
-    """Run the batch and compare what it gives. Returns what it ran, and whether the outputs come from that."""
+    """Run the batch and compare what it gives. Returns what it ran, and whether the outputs come from that.
+
+    ``strictly``, a gradient of None is not one of zeros, and outputs require grad exactly if they do eagerly.
+    """
     pairs = [example.fresh() for example in examples]
     # Structures are of no interest here; what is no tensor goes around the batch.
     other_leaves: list[list[Any]] = [[] for _ in examples]
@@ -275,10 +289,12 @@ def check_batch(
     for (fresh, sources), outcome, given, others in zip(pairs, expected, found, other_leaves, strict=True):
         check_others(others, outcome.output)
         check_outputs(given, tensors(outcome.output), only_shapes)
+        if strictly and differentiable(given) != differentiable(outcome.output):
+            raise MismatchError(f"requires_grad is {differentiable(given)}, not {differentiable(outcome.output)}")
         if not only_shapes:
             output = with_tensors(outcome.output, given)
             gradients_found = gradients(fresh.comparable, output, sources, differentiable(outcome.output))
-            check_gradients(gradients_found, outcome.gradients)
+            check_gradients(gradients_found, outcome.gradients, strictly=strictly)
     # Without any step, either nothing was to be computed or it was computed at once.
     return runs, all_lazy and (all_given or any(run.plan.steps for run in runs))
 
@@ -347,13 +363,15 @@ def check_outputs(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
             )
 
 
-def check_gradients(actual: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor | None]) -> None:
+def check_gradients(
+    actual: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor | None], *, strictly: bool = False
+) -> None:
     for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
         given = one if other is None else other
         if one is not None and other is not None:
             check_same(f"gradient {number}", one, other)
-        elif given is not None and given.abs().sum() != 0:
-            raise MismatchError(f"gradient {number} is {'missing' if one is None else 'not zero where eager has none'}")
+        elif given is not None and (strictly or given.abs().sum() != 0):
+            raise MismatchError(f"gradient {number} is {'missing' if one is None else 'there where eager has none'}")
 
 
 # Judging.
@@ -361,8 +379,7 @@ def check_gradients(actual: Sequence[torch.Tensor | None], expected: Sequence[to
 
 def judge(op: Any, most_samples: int = MOST_SAMPLES) -> Verdict:
     verdict = Verdict(op.full_name)
-    supported = op.supported_dtypes("cpu")
-    dtype = next((dtype for dtype in _DTYPES if dtype in supported), None)
+    dtype = dtype_of(op)
     if dtype is None:
         verdict.verdict, verdict.detail = EAGER_FAILS, "it does not run on the CPU"
         return verdict
@@ -592,6 +609,10 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
 def add_command(commands: Any) -> None:
     parser = commands.add_parser("operators", description=__doc__, help="torch's operator database as the judge")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these operators, by their names in op_db")
+    parser.add_argument(
+        "--odd", action="store_true", help="with odd arguments: all samples, ties, sizes that differ, none"
+    )
+    parser.add_argument("--part", metavar="N/M", default="1/1", help="the Nth of M parts of the operators")
     parser.add_argument("--write", type=Path, metavar="PATH", help="write the table there")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
@@ -609,9 +630,15 @@ def run(options: argparse.Namespace) -> None:
         missing = [name for name in options.only if not any(name in (found, table[found].name) for found in names)]
         if missing:
             raise SystemExit(f"no operator is called {', '.join(missing)}")
+    part, parts = map(int, options.part.split("/"))
+    names = names[part - 1 :: parts]
+    # It is made of what is in this file.
+    from benchmarks.odd_arguments import judge_odd
+
+    judged = judge_odd if options.odd else judge
     verdicts = judge_all(
         names,
-        lambda name: judge(table[name]),
+        lambda name: judged(table[name]),
         workers=options.workers,
         seconds=options.seconds,
         progress=sys.stderr.isatty(),

@@ -22,7 +22,7 @@ from foldloom.tracing.rules import (
     spatial,
 )
 from foldloom.tracing.rules.base import DENSE, RAGGED, canonical
-from foldloom.tracing.rules.fallback import Fallback
+from foldloom.tracing.rules.fallback import ONE_BY_ONE, Fallback
 from foldloom.tracing.rules.probe import returned_for_ragged
 
 __all__ = [
@@ -32,9 +32,17 @@ __all__ = [
 
 
 def batched_form(call: Call) -> Callable[..., Any]:
+    if _has_no_elements(call):
+        return Fallback(call, ONE_BY_ONE)
     rule = DENSE.get(call.function)
     direct = rule(canonical(call)) if rule is not None else None
     return direct if direct is not None else Fallback(call)
+
+
+def _has_no_elements(call: Call) -> bool:
+    """Whether no operand has any. Means over nothing, checks of sizes and gradients depend on which dimension is empty, and with the
+    batch in front it is another one; there is nothing to gain either."""
+    return bool(call.operands) and all(0 in operand.shape for operand in call.operands)
 
 
 def ragged_form(call: Call) -> Callable[..., Any] | None:
