@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 NATIVE := foldloom/planning/_planning.c foldloom/tracing/_fast_path.c foldloom/tracing/_frames.c
 TRIALS := .venv-trials
 
-.PHONY: demo test trials check format benchmark bench-readme views clean
+.PHONY: demo test test-without-c trials check format benchmark bench-readme views clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/hidden_operators.py
 
 test: $(VENV)/dev $(VENV)/browser
 	$(BIN)/python -m pytest
+
+# The same, with Python in the place of C. Tests of the compiled parts skip.
+test-without-c: $(VENV)/dev $(VENV)/browser
+	FOLDLOOM_NO_C=1 $(BIN)/python -m pytest
 
 # Libraries of others under the law, in an environment of their own.
 trials: $(TRIALS)/trials

@@ -22,7 +22,10 @@ from foldloom.tracing import fast_path
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 ROOT = Path(__file__).parent.parent
-compiled = pytest.mark.skipif(not fast_path.is_compiled, reason="there was no compiler where Foldloom was installed")
+compiled = pytest.mark.skipif(
+    not fast_path.is_compiled,
+    reason="C is off (FOLDLOOM_NO_C=1), or there was no compiler where Foldloom was installed",
+)
 
 
 class Program(nn.Module):
@@ -57,6 +60,7 @@ def program() -> Program:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
+@pytest.mark.skipif(os.environ.get("FOLDLOOM_NO_C") == "1", reason="FOLDLOOM_NO_C=1 switches C off")
 def test_it_is_compiled_where_it_can_be() -> None:
     assert fast_path.is_compiled
 

@@ -28,7 +28,9 @@ from tests.test_law_on_the_fly import Library, instructions, run_program
 from tests.test_parts import plans_of_parts
 from tests.test_schedulers import balanced, chain
 
-pytestmark = pytest.mark.skipif(native.planning is None, reason="there was no compiler where Foldloom was installed")
+pytestmark = pytest.mark.skipif(
+    native.planning is None, reason="C is off (FOLDLOOM_NO_C=1), or there was no compiler where Foldloom was installed"
+)
 
 VECTOR, WORD = Type((2,), "float32"), Type((), "int64")
 ROWS = Type((ANY, 2), "float32")
