@@ -17,7 +17,7 @@ from foldloom import models
 from foldloom.data import Molecule
 from foldloom.models import adding, child_sum_tree_lstm, neural_module_network, parser, tagger
 from tests.law import assert_same, check_law
-from tests.law_on_the_fly import check_on_the_fly
+from tests.law.on_the_fly import check_on_the_fly
 
 
 @pytest.fixture(autouse=True)

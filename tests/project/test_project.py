@@ -1,0 +1,88 @@
+"""Promises about the project itself."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import foldloom as fl
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_public_names() -> None:
+    assert {name for name in dir(fl) if not name.startswith("_")} - set(fl.__all__) <= (
+        # Submodules are there because Python puts them there, as soon as they are loaded.
+        {
+            "blocks",
+            "cli",
+            "data",
+            "execution",
+            "exporting",
+            "graph",
+            "lazy_imports",
+            "models",
+            "planning",
+            "pytrees",
+            "runtime",
+            "tasks",
+            "tracing",
+            "training",
+            "views",
+        }
+    )
+    assert all(getattr(fl, name) is not None for name in fl.__all__)
+
+
+MODULES = [module.name for module in pkgutil.walk_packages(fl.__path__, "foldloom.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_run(name: str) -> None:
+    failures, _ = doctest.testmod(importlib.import_module(name))
+    assert failures == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "README.md",
+        "docs/guide.md",
+        "docs/data.md",
+        "docs/extending.md",
+        "docs/models.md",
+        "docs/training.md",
+        "docs/views.md",
+    ],
+)
+def test_code_blocks_run(path: str) -> None:
+    """All Python blocks of a page, as one program."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
+    assert blocks, f"{path} has no code to run"
+    exec(compile("\n".join(blocks), path, "exec", dont_inherit=True), {"__name__": "page"})
+
+
+def test_journey_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "docs" / "journey.py"), run_name="__main__")
+    assert "batched and alone agree" in capsys.readouterr().out
+
+
+def test_graph_and_plan_need_no_torch() -> None:
+    """What records and plans must be usable where torch is not installed."""
+    for name in (
+        "graph/graph",
+        "graph/recording",
+        "planning/plans",
+        "planning/placement",
+        "errors",
+        "planning/schedulers/by_agenda",
+    ):
+        assert "torch" not in re.findall(
+            r"^(?:import|from) (\w+)", (ROOT / f"foldloom/{name}.py").read_text(), re.MULTILINE
+        )
