@@ -30,8 +30,8 @@ from foldloom.execution.pool import zeros
 from foldloom.execution.reach import Mask, Members, Reach
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Read, Write
+from foldloom.torch_private import is_alias_of
 
-_is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 unbind_copy: Callable[[torch.Tensor], Sequence[torch.Tensor]] = torch.unbind_copy  # type: ignore[assignment]
 
 
@@ -207,7 +207,7 @@ class Move:
 
 def _apart(grad: torch.Tensor, arena: torch.Tensor) -> torch.Tensor:
     """A gradient that a function passed on as it came (an addition does) is part of the arena, and cannot be added to it."""
-    return grad.clone() if _is_alias_of(grad, arena) else grad
+    return grad.clone() if is_alias_of(grad, arena) else grad
 
 
 def _begin(ctx: Any, move: Move, views: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

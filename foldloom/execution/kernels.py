@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from foldloom.errors import CellError, CellOutputError
 from foldloom.graph import Op, Type
 from foldloom.graph.ragged import Ragged
+from foldloom.torch_private import TorchDispatchMode
 
 
 class Kernel:

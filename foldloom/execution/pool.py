@@ -17,6 +17,8 @@ from collections.abc import Sequence
 
 import torch
 
+from foldloom.torch_private import storage_use_count
+
 SMALLEST = 1 << 18
 """Below this many bytes, malloc keeps memory by itself."""
 
@@ -35,7 +37,7 @@ class _Kept:
     @property
     def is_idle(self) -> bool:
         """Nobody else holds the memory, in this process or in another."""
-        return torch._C._storage_Use_Count(self.storage._cdata) == 1 and not self.storage.is_shared()
+        return storage_use_count(self.storage._cdata) == 1 and not self.storage.is_shared()
 
 
 _kept: list[_Kept] = []

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Read, Write
+from foldloom.torch_private import backward_pass, queue_callback
 
 Mask = npt.NDArray[np.bool_]
 
@@ -46,12 +46,12 @@ class Reach:
         self._masks_of_pass: dict[int, dict[int, Mask]] = {}
 
     def _masks(self) -> dict[int, Mask]:
-        number: int = torch._C._current_graph_task_id()
+        number = backward_pass()
         masks = self._masks_of_pass.get(number)
         if masks is None:
             masks = self._masks_of_pass[number] = {}
             forget: Any = self._masks_of_pass.pop
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: forget(number, None))
+            queue_callback(lambda: forget(number, None))
         return masks
 
     def _mask(self, arena: int, rows: int) -> Mask:

@@ -26,6 +26,7 @@ import torch
 from torch.nn import functional
 
 from foldloom.pytrees import map_leaves
+from foldloom.torch_private import are_transforms_active, backward_pass, is_any_autocast_enabled, make_subclass
 
 ENOUGH_ROWS = 256
 """Factors are held until they have this many rows: from there on, a larger product is no faster per row."""
@@ -60,7 +61,7 @@ if hasattr(os, "register_at_fork"):
 @contextmanager
 def weight_grads_once(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
     """Within this context, the weight matrices of the modules note their uses."""
-    if not modules or not torch.is_grad_enabled() or _autocasting():
+    if not modules or not torch.is_grad_enabled() or is_any_autocast_enabled():
         yield
         return
     # Modules are shared by all threads, and a second run must not take the first one's stand-ins for weights.
@@ -97,7 +98,7 @@ class LateWeight(torch.Tensor):
     uses: dict[Any, tuple[_Ledger, torch.Tensor, Sequence[torch.Tensor]]]
 
     def __new__(cls, weight: torch.nn.Parameter) -> LateWeight:
-        late: LateWeight = torch.Tensor._make_subclass(cls, weight.detach(), weight.requires_grad)
+        late: LateWeight = make_subclass(cls, weight.detach(), weight.requires_grad)
         late.weight = weight
         late.thread = threading.get_ident()
         late.uses = {}
@@ -112,7 +113,12 @@ class LateWeight(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         use = _USES.get(func)
-        if use is not None and torch.is_grad_enabled() and not _autocasting() and not _transforming():
+        if (
+            use is not None
+            and torch.is_grad_enabled()
+            and not is_any_autocast_enabled()
+            and not are_transforms_active()
+        ):
             result = use(*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
@@ -130,17 +136,6 @@ def _weight_of(leaf: Any) -> Any:
     return leaf.weight if isinstance(leaf, LateWeight) else leaf
 
 
-def _transforming() -> bool:
-    """Inside torch.vmap, torch.func.grad and their like, which take apart what an autograd function keeps together."""
-    active: bool = torch._C._are_functorch_transforms_active()
-    return active
-
-
-def _autocasting() -> bool:
-    active: bool = torch._C._is_any_autocast_enabled()
-    return active
-
-
 class _Ledger:
     """What a weight has yet to receive, kept apart for each backward pass."""
 
@@ -150,7 +145,7 @@ class _Ledger:
 
     def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
         """One use gave the factors left and right."""
-        current = _backward_pass()
+        current = backward_pass()
         noted = self._noted.setdefault(current, [])
         noted.append((left, right))
         if len(left) >= ENOUGH_ROWS or sum([len(factor) for factor, _ in noted]) >= ENOUGH_ROWS:
@@ -158,7 +153,7 @@ class _Ledger:
 
     def close(self) -> tuple[torch.Tensor | None, ...] | None:
         """Everything received in the current backward pass; None if nothing was."""
-        current = _backward_pass()
+        current = backward_pass()
         if current in self._noted:
             self._settle(current)
         return self._totals.pop(current, None)
@@ -173,11 +168,6 @@ class _Ledger:
     ) -> tuple[torch.Tensor | None, ...]:
         """The total with one more product."""
         raise AssertionError("each kind of use has a ledger of its own")
-
-
-def _backward_pass() -> int:
-    number: int = torch._C._current_graph_task_id()
-    return number
 
 
 class _ProductLedger(_Ledger):
@@ -229,7 +219,7 @@ class _SparseRowsLedger(_Ledger):
         self._row_count, self._padding_row = row_count, padding_row
 
     def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
-        self._noted.setdefault(_backward_pass(), []).append((left, right))
+        self._noted.setdefault(backward_pass(), []).append((left, right))
 
     def add(
         self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor

@@ -70,6 +70,8 @@ class StaticModel:
 
     def batch(self, examples: Sequence[Any]) -> StaticBatch:
         """Record and plan a batch of examples."""
+        from foldloom.torch_private.compilers import mark_dynamic  # here, because it loads torch's compilers
+
         recorder = Recorder(self.description)
         results = [result for example in examples for result in replayed(self._recorded(example), recorder)]
         places = [requested(recorder, result) for result in results]
@@ -77,7 +79,7 @@ class StaticModel:
         tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
         for tensor, dims in zip(tensors, dynamic_dims(feeds), strict=True):
             # Otherwise the compiler would specialise on the first size and compile again for the next.
-            torch._dynamo.mark_dynamic(tensor, list(dims))
+            mark_dynamic(tensor, list(dims))
             # If the initial state of a while_loop needs no gradient, none flows between its iterations.
             tensor.requires_grad_(tensor.is_floating_point() and torch.is_grad_enabled())
         return StaticBatch(tensors, places)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional as F
 
 from foldloom.graph.ragged import Ragged
+from foldloom.torch_private import while_loop
 
 States = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell state: [members, size] each."""

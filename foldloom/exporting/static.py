@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.while_loop import while_loop
 
 from foldloom.exporting.tracing import Traced, weight_key
 from foldloom.runtime.description import Description, OpOf, Stage
+from foldloom.torch_private import while_loop
 
 
 class StaticGraph(torch.nn.Module):

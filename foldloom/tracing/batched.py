@@ -10,7 +10,6 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
-from torch._C._functorch import peek_interpreter_stack
 
 from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotReadyError
 from foldloom.execution.engine import Planned, execute, prepare
@@ -21,6 +20,7 @@ from foldloom.graph import Op
 from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.pytrees import patched, template_of
+from foldloom.torch_private import current_transform
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.building.training_mode import check_training, training_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
@@ -59,7 +59,7 @@ class Batched(Generic[P, R, Results]):
         if outer is not None:
             assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
-        if peek_interpreter_stack() is not None:
+        if current_transform() is not None:
             return one_by_one(self.function, stack=self.stack)(*columns)  # type: ignore[no-any-return]
         watch_all()
         with Interrupts() as interrupts, gc_paused(), uncompiled():
@@ -216,7 +216,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         raise RecordingError(
             "fl.batching() inside fl.batch or fl.batching() has nothing to add: leave out the inner one"
         )
-    if peek_interpreter_stack() is not None:
+    if current_transform() is not None:
         yield
         return
     watch_all()

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+from foldloom.torch_private import DisableTorchFunction, is_any_autocast_enabled
+
 
 class ActiveRecorder(Protocol):
     """What modules below the recorder know of it. A handle is a `LazyTensor`."""
@@ -81,7 +83,7 @@ def recording_paused() -> recording_into:
     return recording_into(None)
 
 
-unwatched = torch._C.DisableTorchFunction
+unwatched = DisableTorchFunction
 """Within it torch calls no function mode. Asking a tensor for its shape is much faster there."""
 
 
@@ -119,7 +121,7 @@ _NO_AUTOCAST: Autocast = (None, None)
 
 
 def autocast_state() -> Autocast:
-    if not torch._C._is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return _NO_AUTOCAST
     return tuple(
         [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]

@@ -25,6 +25,7 @@ from foldloom.graph.ragged import Ragged
 from foldloom.graph.recording import Recording
 from foldloom.planning.plans import Plan, Read, Write
 from foldloom.planning.schedulers import Scheduler
+from foldloom.torch_private import backward_pass, queue_callback
 from foldloom.tracing.flushing.kernels import how
 from foldloom.tracing.rules.fallback import ONE_BY_ONE
 from foldloom.views.places import NotedNodes, NotedOps, PartsObserver
@@ -70,10 +71,10 @@ class _Backward:
 
     def begin(self, phase: str, run: int, step: int) -> None:
         now = perf_counter()
-        number: int = torch._C._current_graph_task_id()
+        number = backward_pass()
         if number != self._pass:
             self._pass = number
-            torch.autograd.Variable._execution_engine.queue_callback(self.end)
+            queue_callback(self.end)
         self._end_at(now)
         self._current, self._since = (phase, run, step), now
 

@@ -32,6 +32,7 @@ def test_public_names() -> None:
             "pytrees",
             "runtime",
             "tasks",
+            "torch_private",
             "tracing",
             "training",
             "views",

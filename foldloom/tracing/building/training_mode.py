@@ -15,6 +15,7 @@ from torch import nn
 
 from foldloom.errors import ArgumentError
 from foldloom.graph import Op
+from foldloom.torch_private import Dropout
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.weights import module_of
 
@@ -42,7 +43,7 @@ def _is_idle(part: nn.Module) -> bool:
     """Whether one of torch's modules is the same in both modes."""
     if isinstance(part, nn.RNNBase):
         return not part.dropout
-    return isinstance(part, nn.modules.dropout._DropoutNd) and not part.p
+    return isinstance(part, Dropout) and not part.p
 
 
 _codes: weakref.WeakKeyDictionary[type, frozenset[CodeType]] = weakref.WeakKeyDictionary()

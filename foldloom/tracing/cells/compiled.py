@@ -23,12 +23,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch.aot_autograd import aot_export_joint_simple
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext, tracing
-from torch._inductor.compile_fx import compile_fx_inner
-from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -38,6 +32,15 @@ from foldloom.errors import CellError
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.weight_grads import LateWeight, embedding, linear, swapping
 from foldloom.graph import Type
+from foldloom.torch_private import FakeTensorMode, OpOverload, are_transforms_active, is_any_autocast_enabled
+from foldloom.torch_private.compilers import (
+    TracingContext,
+    compile_fx_inner,
+    export_joint,
+    partition_joint,
+    select_decomp_table,
+    tracing,
+)
 
 _aten = torch.ops.aten
 
@@ -82,8 +85,8 @@ def can_run(blocks: Sequence[Any], device: torch.device) -> bool:
     return (
         {Tensor}.issuperset(map(type, blocks))
         and all([block.device == device for block in blocks])  # noqa: C419 (a generator is slower here)
-        and not torch._C._is_any_autocast_enabled()
-        and not torch._C._are_functorch_transforms_active()
+        and not is_any_autocast_enabled()
+        and not are_transforms_active()
         and not torch.compiler.is_compiling()
     )
 
@@ -100,7 +103,7 @@ def _traced(cell: Flat, types: Sequence[Type], device: torch.device) -> fx.Graph
     if _operations(made) != _operations(_graph_of(cell, types, device, ShapeEnv(), 1)):
         raise CellError("what it does depends on how many members there are: one alone is treated in another way")
     for node in _calls(made):
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             raise CellError(f"it calls {node.target.__name__}, which changes what holds for all that comes after")  # type: ignore[union-attr]
         if node.target._schema.is_mutable:
             raise CellError(f"it changes a tensor in place ({node.target._schema.name.removeprefix('aten::')})")
@@ -177,9 +180,7 @@ def _makes_anew(node: fx.Node) -> bool:
 
 def _computes(node: fx.Node) -> bool:
     operation = node.target
-    return (
-        isinstance(operation, torch._ops.OpOverload) and torch.Tag.pointwise in operation.tags and not operation.is_view
-    )
+    return isinstance(operation, OpOverload) and torch.Tag.pointwise in operation.tags and not operation.is_view
 
 
 def _is_worthwhile(nodes: Sequence[fx.Node]) -> bool:
@@ -282,11 +283,11 @@ class _Region:
         """The results, and after them what backward needs."""
         if self._train is None:
             with self._compiling(), torch.enable_grad():
-                joint: Any = aot_export_joint_simple(
+                joint: Any = export_joint(
                     self._function, self._inputs(tracked=True), trace_joint=True, decompositions=select_decomp_table()
                 )
                 count = len(self.needs_gradient)
-                forward, backward = min_cut_rematerialization_partition(joint, None, num_fwd_outputs=count)
+                forward, backward = partition_joint(joint, None, num_fwd_outputs=count)
                 self._train, self.backward = _compiled(forward), _compiled(backward)
         return self._train(_contiguous(tensors))
 

@@ -11,7 +11,6 @@ from types import CellType
 from typing import Any, cast
 
 import torch
-from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import is_parametrized
 
 from foldloom.errors import ArgumentError, CellError, CellMismatchError, CellOutputError, NestedCellError
@@ -19,6 +18,7 @@ from foldloom.execution import Kernel
 from foldloom.execution.kernels import describe, type_of
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
+from foldloom.torch_private import inject_class, inject_property, is_any_autocast_enabled
 from foldloom.tracing.cells.probing import PROBE_SIZE, check_leading, probe, refuse_mixing
 from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.rules.modules import (
@@ -116,9 +116,9 @@ class Cell(torch.nn.Module):
             return
         missing = [name for name in cast(torch.nn.ModuleDict, self.parametrizations) if not hasattr(type(module), name)]
         if missing:
-            parametrize._inject_new_class(module)
+            inject_class(module)
         for name in missing:
-            parametrize._inject_property(module, name)
+            inject_property(module, name)
 
     def _call_alone(self, args: Sequence[Any], settings: dict[str, Any]) -> Any:
         leaves: list[Any] = []
@@ -237,7 +237,7 @@ class Cell(torch.nn.Module):
         from foldloom.tracing.cells.compiled import can_run, fused
 
         parts = () if self.module is None else tuple(self.module.modules())
-        if torch._C._is_any_autocast_enabled() or any(map(is_hooked, parts)):
+        if is_any_autocast_enabled() or any(map(is_hooked, parts)):
             return call
         device = self.device or torch.get_default_device()
         training = tuple([part.training for part in parts])

@@ -13,6 +13,7 @@ from foldloom.execution.kernels import describe, dtype_of, random_state
 from foldloom.execution.weight_grads import swapping
 from foldloom.graph import Type
 from foldloom.pytrees import Nesting, flatten, unflatten
+from foldloom.torch_private import BatchNorm
 
 PROBE_SIZE = 3
 """How many members a cell is tried on."""
@@ -195,7 +196,7 @@ def _alike(result: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _mixes(cell: Probed) -> CellError:
-    kinds = (torch.nn.modules.batchnorm._BatchNorm,)
+    kinds = (BatchNorm,)
     norms = [] if cell.module is None else [m for m in cell.module.modules() if isinstance(m, kinds)]
     if any(norm.training for norm in norms):
         return CellError(

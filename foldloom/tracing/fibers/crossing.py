@@ -11,14 +11,18 @@ import warnings
 from asyncio.events import _get_running_loop, _set_running_loop
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import _C, is_grad_enabled
-from torch._C import _functorch
-from torch._C import _len_torch_function_stack as count_function_modes
-from torch._C import _pop_torch_function_stack as pop_function_mode
-from torch._C import _push_on_torch_function_stack as push_function_mode
-from torch._C._functorch import maybe_current_level as current_layer
-from torch.utils._device import DeviceContext
+from torch import is_grad_enabled
 
+from foldloom.torch_private import (
+    DeviceContext,
+    count_function_modes,
+    current_transform_level,
+    pop_function_mode,
+    pop_transform,
+    push_function_mode,
+    push_transform,
+    set_grad_enabled,
+)
 from foldloom.tracing.fibers.torch_state import TorchState, cross_inference_mode, outline, streams
 
 if TYPE_CHECKING:
@@ -52,7 +56,7 @@ class Crossing:
 
     def __init__(self, home: TorchState) -> None:
         self.home = home
-        self._home_level = current_layer() or 0
+        self._home_level = current_transform_level() or 0
         self._outputs = Outputs.now()
         self._stdout, self._stderr, self._filters = self._outputs[:3]
         self.streams = streams()
@@ -68,7 +72,7 @@ class Crossing:
             if count or grad is not home.grad:
                 modes = [pop_function_mode() for _ in range(count)]
                 if grad is not home.grad:
-                    _C._set_grad_enabled(home.grad)
+                    set_grad_enabled(home.grad)
                 fiber.grad, fiber.function_modes = grad, modes
                 here = DeviceContext not in map(type, modes)
         if not here or not (home.plain or home.holds()):
@@ -102,7 +106,7 @@ class Crossing:
             if fiber.guard is not None:
                 fiber.guard.__exit__(None, None, None)
             while fiber.layers:
-                _functorch.push_dynamic_layer_stack(fiber.layers.pop())
+                push_transform(fiber.layers.pop())
             fiber.state.apply()
             fiber.state = fiber.guard = None
         self._take_up_modes(fiber)
@@ -110,7 +114,7 @@ class Crossing:
     def _take_up_modes(self, fiber: Fiber) -> None:
         if fiber.grad is not None:
             if fiber.grad is not self.home.grad:
-                _C._set_grad_enabled(fiber.grad)
+                set_grad_enabled(fiber.grad)
             while fiber.function_modes:
                 push_function_mode(fiber.function_modes.pop())
             fiber.grad = None
@@ -118,8 +122,8 @@ class Crossing:
     def pop_layers(self) -> list[Any]:
         """The layers of `torch.func` above those that were there around the outermost `run`, taken away."""
         layers: list[Any] = []
-        while (current_layer() or 0) > self._home_level:
-            layers.append(_functorch.pop_dynamic_layer_stack())
+        while (current_transform_level() or 0) > self._home_level:
+            layers.append(pop_transform())
         return layers
 
     def forget(self, fiber: Fiber) -> None:

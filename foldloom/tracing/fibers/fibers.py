@@ -37,11 +37,10 @@ from typing import Any, NoReturn, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 from torch import get_default_dtype, is_grad_enabled
-from torch._C import _functorch
-from torch._C import _len_torch_function_stack as count_function_modes
 
 from foldloom.errors import RecordingError
 from foldloom.execution.interrupts import Interrupts, check_interrupts, pending
+from foldloom.torch_private import count_function_modes, push_transform
 from foldloom.tracing.fibers.crossing import Crossing
 from foldloom.tracing.fibers.example_state import ExampleState
 from foldloom.tracing.fibers.module_state import Slot
@@ -329,7 +328,7 @@ class Fibers:
             group.state.apply()
         if group.owner is not None:
             for layer in reversed(group.owner.layers):
-                _functorch.push_dynamic_layer_stack(layer)
+                push_transform(layer)
         try:
             self._run_tasks(fiber, group)
         except BaseException as error:

@@ -11,21 +11,37 @@ from ctypes import c_char
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import _C, get_default_dtype, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled
-from torch._C import (
-    _autograd,
-    _get_deterministic_algorithms,
-    _is_any_autocast_enabled,
-    _is_multithreading_enabled,
-    _is_torch_function_enabled,
+from torch import get_default_dtype, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled
+
+from foldloom.torch_private import (
+    InferenceMode,
+    count_dispatch_modes,
+    count_function_modes,
+    current_transform_level,
+    disable_saved_tensor_hooks,
+    dispatch_modes,
+    enable_saved_tensor_hooks,
+    function_mode_at,
+    get_deterministic_algorithms,
+    get_deterministic_warn_only,
+    get_torch_function_state,
+    global_device_context,
+    is_any_autocast_enabled,
+    is_multithreading_enabled,
+    is_torch_function_enabled,
+    pop_dispatch_mode,
+    pop_function_mode,
+    pop_saved_tensor_hooks,
+    push_dispatch_mode,
+    push_function_mode,
+    push_saved_tensor_hooks,
+    saved_tensor_hooks_refusal,
+    set_deterministic_algorithms,
+    set_grad_enabled,
+    set_multithreading_enabled,
+    set_torch_function_state,
+    top_saved_tensor_hooks,
 )
-from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
-from torch._C import _len_torch_function_stack as count_function_modes
-from torch._C import _pop_torch_function_stack as pop_function_mode
-from torch._C import _push_on_torch_function_stack as push_function_mode
-from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensor_hooks
-from torch._C._functorch import maybe_current_level as current_layer
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 if TYPE_CHECKING:
     from foldloom.tracing.fibers.tasks import Fiber
@@ -106,23 +122,23 @@ class TorchState(NamedTuple):
     def capture() -> TorchState:
         hooks = _saved_tensor_hooks()
         modes = count_dispatch_modes() + count_function_modes()
-        anomaly, deterministic = is_anomaly_enabled(), _get_deterministic_algorithms()
+        anomaly, deterministic = is_anomaly_enabled(), get_deterministic_algorithms()
         return TorchState(
             outline(),
-            not (anomaly or deterministic or hooks or modes or _is_any_autocast_enabled()),
+            not (anomaly or deterministic or hooks or modes or is_any_autocast_enabled()),
             is_grad_enabled(),
             is_inference_mode_enabled(),
             get_default_dtype(),
             (anomaly, torch.is_anomaly_check_nan_enabled()),
-            (deterministic, _C._get_deterministic_algorithms_warn_only()),
-            _is_multithreading_enabled(),
-            _C._get_torch_function_state(),  # type: ignore[attr-defined]
+            (deterministic, get_deterministic_warn_only()),
+            is_multithreading_enabled(),
+            get_torch_function_state(),
             _autocast_settings(),
-            _autograd._saved_tensors_hooks_get_disabled_error_message(),
+            saved_tensor_hooks_refusal(),
             hooks,
-            tuple(_get_current_dispatch_mode_stack()),
+            tuple(dispatch_modes()),
             _function_modes(),
-            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+            getattr(global_device_context, "device_context", None),
         )
 
     def holds(self) -> bool:
@@ -149,13 +165,13 @@ class TorchState(NamedTuple):
         while count_function_modes():
             pop_function_mode()
         while count_dispatch_modes():
-            _pop_mode()
-        _C._set_torch_function_state(self.overrides)  # type: ignore[attr-defined]
-        _C._set_grad_enabled(self.grad)
+            pop_dispatch_mode()
+        set_torch_function_state(self.overrides)
+        set_grad_enabled(self.grad)
         torch.set_default_dtype(self.dtype)
         torch.set_anomaly_enabled(*self.anomaly)
-        _C._set_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
-        _C._set_multithreading_enabled(self.multithreading)
+        set_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
+        set_multithreading_enabled(self.multithreading)
         if _autocast_settings() != self.autocast:
             *devices, cached = self.autocast
             for device, enabled, dtype in devices:
@@ -163,16 +179,16 @@ class TorchState(NamedTuple):
                 torch.set_autocast_dtype(device, dtype)
             torch.set_autocast_cache_enabled(cached)
             torch.clear_autocast_cache()  # it holds weights that were cast for another fiber, perhaps without gradients
-        _autograd._saved_tensors_hooks_enable()
+        enable_saved_tensor_hooks()
         _take_saved_tensor_hooks()
         for pack, unpack in self.hooks:
-            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+            push_saved_tensor_hooks(pack, unpack)
         if self.hooks_refusal is not None:
-            _autograd._saved_tensors_hooks_disable(self.hooks_refusal, False)
-        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context if modes else None
+            disable_saved_tensor_hooks(self.hooks_refusal, False)
+        global_device_context.device_context = self.device_context if modes else None
         if modes:
             for mode in self.dispatch_modes:
-                _push_mode(mode)
+                push_dispatch_mode(mode)
             for mode in self.function_modes:
                 push_function_mode(mode)
 
@@ -183,18 +199,18 @@ def outline() -> tuple[Any, ...]:
         is_inference_mode_enabled(),
         get_default_dtype(),
         is_anomaly_enabled(),
-        _get_deterministic_algorithms(),
-        _is_multithreading_enabled(),
-        _is_torch_function_enabled(),
-        _is_any_autocast_enabled(),
+        get_deterministic_algorithms(),
+        is_multithreading_enabled(),
+        is_torch_function_enabled(),
+        is_any_autocast_enabled(),
         count_dispatch_modes(),
         top_saved_tensor_hooks(True),
-        current_layer(),
+        current_transform_level(),
     )
 
 
 def _function_modes() -> tuple[Any, ...]:
-    return tuple([_C._get_function_stack_at(number) for number in range(count_function_modes())])
+    return tuple([function_mode_at(number) for number in range(count_function_modes())])
 
 
 def _autocast_settings() -> tuple[Any, ...]:
@@ -211,14 +227,14 @@ def _take_saved_tensor_hooks() -> list[Any]:
     hooks: list[Any] = []
     while (top := top_saved_tensor_hooks(True)) is not None:
         hooks.insert(0, top)
-        _autograd._pop_saved_tensors_default_hooks()
+        pop_saved_tensor_hooks()
     return hooks
 
 
 def _saved_tensor_hooks() -> tuple[Any, ...]:
     hooks = _take_saved_tensor_hooks()
     for pack, unpack in hooks:
-        _autograd._push_saved_tensors_default_hooks(pack, unpack)
+        push_saved_tensor_hooks(pack, unpack)
     return tuple(hooks)
 
 
@@ -229,6 +245,6 @@ def cross_inference_mode(inside: bool) -> Any:
     """
     if is_inference_mode_enabled() is inside:
         return None
-    guard = _C._InferenceMode(inside)
+    guard = InferenceMode(inside)
     guard.__enter__()
     return guard

@@ -16,6 +16,7 @@ import torch
 from foldloom.errors import CellMismatchError
 from foldloom.graph import Type
 from foldloom.pytrees import flatten, leaf, map_leaves, unflatten
+from foldloom.torch_private import functions_of_nn
 
 
 @leaf
@@ -142,7 +143,7 @@ def _owner_of(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", "")
     if getattr(torch.Tensor, name, None) is function:
         return "torch.Tensor"
-    return "torch._C._nn" if getattr(torch._C._nn, name, None) is function else "torch"
+    return functions_of_nn.__name__ if getattr(functions_of_nn, name, None) is function else "torch"
 
 
 def function_named(name: str) -> Callable[..., Any]:

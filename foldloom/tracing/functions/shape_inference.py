@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import (
+
+from foldloom.execution.kernels import dtype_of, type_of
+from foldloom.graph import Type
+from foldloom.pytrees import flatten, map_leaves, with_constants
+from foldloom.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    fake_tensor,
 )
-
-from foldloom.execution.kernels import dtype_of, type_of
-from foldloom.graph import Type
-from foldloom.pytrees import flatten, map_leaves, with_constants
 from foldloom.tracing.functions.calls import Call, Operand
 from foldloom.tracing.functions.histories import IF_ANY, rules_of
 from foldloom.tracing.scope import recording_paused

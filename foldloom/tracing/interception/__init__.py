@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from foldloom.torch_private import DYNAMO
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.default_dtype import watch_default_dtype
 from foldloom.tracing.interception.modules import watch_modules
@@ -22,4 +23,4 @@ def watch_all() -> None:
 def uncompiled() -> AbstractContextManager[object]:
     """Functions that `torch.compile` made run as they were written: what they call is batched instead of compiled."""
     # If Dynamo was never imported, nothing has been compiled; importing it takes a second.
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return torch.compiler.set_stance("force_eager") if DYNAMO in sys.modules else nullcontext()

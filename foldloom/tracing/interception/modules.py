@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 from torch.jit import ScriptModule
-from torch.nn.utils import parametrizations
 
+from foldloom.torch_private import SpectralNorm
 from foldloom.tracing.fibers.module_hooks import watch_attributes
 from foldloom.tracing.interception.transforms import original_of
 from foldloom.tracing.rules.modules import MODULES
@@ -22,7 +22,7 @@ _WITH_MASKS = (
 """Modules that check whether a mask is a tensor."""
 
 
-_CHANGING_BUFFERS = (parametrizations._SpectralNorm,)
+_CHANGING_BUFFERS = (SpectralNorm,)
 """Modules that compute a weight, and change what the next call computes it from."""
 
 

@@ -13,20 +13,16 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._functorch import apis, eager_transforms, vmap
 from torch.autograd.variable import VariableMeta
 from torch.jit import ScriptFunction
 
 from foldloom.pytrees import flatten
+from foldloom.torch_private import EVAL_FRAME, TRANSFORMS, ScriptMethod
 from foldloom.tracing.scope import scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor, computed
 
 _TRANSFORMS: dict[str, tuple[Any, ...]] = {
-    "grad_impl": (eager_transforms,),
-    "grad_and_value_impl": (eager_transforms,),
-    "_vjp_with_argnums": (eager_transforms,),
-    "_jvp_with_argnums": (eager_transforms,),
-    "vmap_impl": (vmap, apis),
+    **TRANSFORMS,
     **dict.fromkeys(("jacobian", "hessian", "vjp", "jvp", "hvp", "vhp"), (torch.autograd.functional,)),
 }
 """What the transforms call, by that name in these modules."""
@@ -69,13 +65,13 @@ def watch_transforms() -> None:
         watched = _at_once(getattr(modules[0], name))
         for module in modules:
             setattr(module, name, watched)
-    for kind in (ScriptFunction, torch._C.ScriptMethod):
+    for kind in (ScriptFunction, ScriptMethod):
         setattr(kind, "__call__", _at_once(kind.__call__))  # noqa: B010
 
 
 def original_of(module: torch.nn.Module) -> torch.nn.Module:
     """A module as it was before `torch.compile`: what it calls is recorded, and compiled code cannot be."""
-    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    eval_frame = sys.modules.get(EVAL_FRAME)
     while eval_frame is not None and isinstance(module, eval_frame.OptimizedModule):
         module = module._orig_mod
     return module

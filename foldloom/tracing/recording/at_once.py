@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
 from foldloom.errors import ArgumentError
+from foldloom.torch_private import no_transforms
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
@@ -64,7 +63,7 @@ def demand_at_once(recorder: WaitingRecorder, handles: Sequence[LazyTensor], for
     """What handles stand for, asked for by what runs at once. Other examples must not go on under the transform that may be on, so this
     one waits for nobody: all that has been recorded is computed."""
     flushes, waits = recorder.flushes, recorder.flushes.on_demand
-    with temporarily_clear_interpreter_stack(), recording_into(recorder), in_mode(recorder.signatures.base_mode):
+    with no_transforms(), recording_into(recorder), in_mode(recorder.signatures.base_mode):
         if recorder.fibers is not None:
             flushes.on_demand = lambda _: flushes.flush_all()
         try:

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import is_grad_enabled
-from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
 from foldloom.pytrees import flatten, map_leaves, unflatten
+from foldloom.torch_private import is_any_autocast_enabled
 from foldloom.tracing import fast_path
 from foldloom.tracing.building.builder import GraphBuilder, InputColumn
 from foldloom.tracing.building.inputs import Inputs

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 
 from foldloom.errors import ArgumentError, FoldloomError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting
+from foldloom.torch_private import are_transforms_active, is_any_autocast_enabled
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell, Settings
@@ -231,7 +231,7 @@ class Signatures:
             types,
             tuple([(type_of(weight), weight.requires_grad) for weight in weights]),
             self._mode,
-            torch._C._are_functorch_transforms_active(),  # where inference may fail, which must not be kept
+            are_transforms_active(),  # where inference may fail, which must not be kept
         )
         if key not in _returned:
             try:

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from foldloom.pytrees import flatten, unflatten
+from foldloom.torch_private import functions_of_nn
 from foldloom.tracing.functions.calls import Call, Operand
 
 Batched = Callable[..., Any]
@@ -27,7 +28,7 @@ RAGGED: dict[Any, Rule] = {}
 def forms(names: str | Iterable[str]) -> Iterator[Any]:
     """Everything in torch that goes by one of these names: function, method, functional."""
     for name in names.split() if isinstance(names, str) else names:
-        for owner in (torch, torch.Tensor, functional, torch._C._nn, torch.special, torch.linalg):
+        for owner in (torch, torch.Tensor, functional, functions_of_nn, torch.special, torch.linalg):
             found = getattr(owner, name, None)
             if callable(found) and not isinstance(found, type):
                 yield found

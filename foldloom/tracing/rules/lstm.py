@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from foldloom.execution.pool import empty
 from foldloom.graph.ragged import Ragged
+from foldloom.torch_private import are_transforms_active, is_any_autocast_enabled
 
 
 class Steps:
@@ -74,8 +75,8 @@ def takes(module: nn.LSTM, sequences: Ragged) -> bool:
         and len(sequences.lengths) >= _FEW
         and bool((sequences.lengths > 0).all())
         and module.proj_size == 0
-        and not torch._C._is_any_autocast_enabled()
-        and not torch._C._are_functorch_transforms_active()
+        and not is_any_autocast_enabled()
+        and not are_transforms_active()
     )
 
 

@@ -14,6 +14,7 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
 from foldloom.pytrees import leaf, map_leaves
+from foldloom.torch_private import make_subclass
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope, unwatched, user_line
@@ -303,7 +304,7 @@ LazyTensor.__module__ = "torch"
 
 def _empty_handle() -> Any:
     """A handle that stands for nothing yet."""
-    return torch.Tensor._make_subclass(LazyTensor, _NO_DATA)  # type: ignore[type-var]
+    return make_subclass(LazyTensor, _NO_DATA)
 
 
 _NO_DATA = torch.empty(0, device="meta")
