@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := foldloom/planning/_planning.c foldloom/tracing/_fast_path.c foldloom/tracing/_frames.c
+NATIVE := $(wildcard foldloom/*/*.[ch])
 TRIALS := .venv-trials
 
-.PHONY: demo test test-without-c trials check format benchmark bench-readme views clean
+.PHONY: demo test test-without-c trials check warnings sanitize wheel format benchmark bench-readme views clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/hidden_operators.py
@@ -21,15 +21,48 @@ test-without-c: $(VENV)/dev $(VENV)/browser
 trials: $(TRIALS)/trials
 	$(TRIALS)/bin/python -m pytest -n 0 tests/third_party
 
-check: $(VENV)/dev
+check: $(VENV)/dev warnings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# C without any warning. Where there is no compiler, Foldloom runs without C, and there is nothing to check.
+warnings: $(VENV)/dev
+	if command -v $(CC) > /dev/null; then include=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('include'))"); \
+		for source in $(filter %.c,$(NATIVE)); do \
+			$(CC) -c -o /dev/null -fPIC -O2 -Wall -Wextra -Werror -I$$include $$source || exit 1; done; \
+		else echo "There is no $(CC): warnings of the compiler were not looked for"; fi
+
+# The tests of what is in C, with C that stops at memory errors and undefined behaviour. Needs gcc. Fibers copy stacks, which
+# AddressSanitizer would take for errors, so it leaves the stack alone. Nor does it see Python's own allocator, which is switched off.
+SANITIZED := build/sanitized
+sanitize: $(VENV)/dev
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	cp -r foldloom tests benchmarks examples pyproject.toml README.md $(SANITIZED)
+	find $(SANITIZED) -name "*.so" -delete
+	cd $(SANITIZED) && CC=gcc CFLAGS="-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined --param asan-stack=0" \
+		$(abspath $(BIN))/python -c "from setuptools import setup; setup()" -q build_ext --inplace
+	cd $(SANITIZED) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=. $(abspath $(BIN))/python -m pytest \
+		tests/planning tests/tracing/recording tests/tracing/flushing tests/tracing/mutation tests/tracing/test_fast_path.py \
+		tests/tracing/test_exceptions.py tests/law/test_cases.py
+
+# A wheel, installed and tried in a clean environment, where Python does not see the sources: without torch, then with it.
+WHEEL := build/wheel
+wheel: $(VENV)/dev
+	rm -rf $(WHEEL) build/lib* build/bdist* && mkdir -p $(WHEEL)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
+	$(PYTHON) -m venv $(WHEEL)/clean
+	$(WHEEL)/clean/bin/python -I -m pip install --quiet --constraint constraints.txt $(WHEEL)/*.whl
+	$(WHEEL)/clean/bin/python -I -c "import foldloom.runtime, sys; assert 'torch' not in sys.modules"
+	$(WHEEL)/clean/bin/python -I -m pip install --quiet --constraint constraints.txt "$$(ls $(WHEEL)/*.whl)[torch]"
+	$(WHEEL)/clean/bin/python -I tests/try_wheel.py
+
 format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(NATIVE)
 
 benchmark: $(VENV)/demo
 	$(BIN)/python -m benchmarks tree-lstm

@@ -264,7 +264,8 @@ static PyObject *by_agenda(PyObject *self, PyObject *args)
         PyErr_SetString(PyExc_IndexError, "a graph has a depth for each node");
         goto done;
     }
-    int64_t *node_of_value, *first_reader, *next_reader, *readers, *waiting_for, *total, *count, *rank, *by_rank, *first, *last, *next;
+    int64_t *node_of_value, *first_reader, *next_reader, *readers, *waiting_for, *total, *count, *rank, *by_rank, *first, *last,
+        *next;
     double *mean;
     if (!(node_of_value = take(&taken, graph.values[graph.nodes])) || !(first_reader = take(&taken, graph.nodes + 1)) ||
         !(next_reader = take(&taken, graph.nodes)) || !(readers = take(&taken, operands.size)) ||
@@ -380,7 +381,8 @@ static PyObject *arrange(PyObject *self, PyObject *args)
     int64_t *first_node, *place_of_run, *number_in_op, *seen;
     int64_t run_ids = graph.ops + graph.nodes, total = 0;
     if (!(examples = (Example *)take(&taken, 2 * nodes_of_example.size)) || !(first_node = take(&taken, nodes_of_example.size)) ||
-        !(place_of_run = take(&taken, run_ids + 1)) || !(number_in_op = take(&taken, graph.nodes)) || !(seen = take(&taken, graph.ops)))
+        !(place_of_run = take(&taken, run_ids + 1)) || !(number_in_op = take(&taken, graph.nodes)) ||
+        !(seen = take(&taken, graph.ops)))
         goto done;
     for (Py_ssize_t example = 0; example < nodes_of_example.size; example++) {
         examples[example] = (Example){nodes_of_example.at[example], example};
@@ -511,13 +513,14 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
     PyObject *ops, *op_column, *length_column, *output_column, *node_column, *run_op_column, *run_size_column, *operand_column,
         *row_column, *arena_column, *input_arena_column, *kept_column, *earlier_arena_column, *earlier_row_column, *result = NULL;
     Py_ssize_t earlier_ops, input_runs;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOOnn", &ops, &op_column, &length_column, &output_column, &node_column, &run_op_column,
-                          &run_size_column, &operand_column, &row_column, &arena_column, &input_arena_column, &kept_column,
-                          &earlier_arena_column, &earlier_row_column, &earlier_ops, &input_runs))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOOnn", &ops, &op_column, &length_column, &output_column, &node_column,
+                          &run_op_column, &run_size_column, &operand_column, &row_column, &arena_column, &input_arena_column,
+                          &kept_column, &earlier_arena_column, &earlier_row_column, &earlier_ops, &input_runs))
         return NULL;
     Taken taken = {0};
     Graph graph;
-    Column outputs, nodes, run_op, run_size, operands, block_rows, arena_of_output, arena_of_input, kept, earlier_arena, earlier_row;
+    Column outputs, nodes, run_op, run_size, operands, block_rows, arena_of_output, arena_of_input, kept, earlier_arena,
+        earlier_row;
     if (step_type == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "nobody has said yet what steps are");
         return NULL;
@@ -530,7 +533,8 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         take_column(&taken, run_size_column, &run_size) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
         take_column(&taken, row_column, &block_rows) < 0 || take_column(&taken, arena_column, &arena_of_output) < 0 ||
         take_column(&taken, input_arena_column, &arena_of_input) < 0 || take_column(&taken, kept_column, &kept) < 0 ||
-        take_column(&taken, earlier_arena_column, &earlier_arena) < 0 || take_column(&taken, earlier_row_column, &earlier_row) < 0)
+        take_column(&taken, earlier_arena_column, &earlier_arena) < 0 ||
+        take_column(&taken, earlier_row_column, &earlier_row) < 0)
         goto done;
     int64_t value_count = graph.values[graph.nodes];
     if (!are_below(outputs, 0, value_count, "output") || !are_below(arena_of_output, 0, kept.size, "arena") ||
@@ -565,7 +569,8 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         goto done;
     }
 
-    int64_t *arena_of_value, *row_of_value, *filled, *indices, *block_of_output, *row_of_output, *outputs_in_arena, *by_arena, *written;
+    int64_t *arena_of_value, *row_of_value, *filled, *indices, *block_of_output, *row_of_output, *outputs_in_arena, *by_arena,
+        *written;
     if (!(columns[0] = new_column(value_count, &arena_of_value)) || !(columns[1] = new_column(value_count, &row_of_value)) ||
         !(columns[2] = new_column(kept.size, &filled)) || !(indices = take(&taken, operands.size + outputs.size)) ||
         !(columns[4] = new_column(outputs.size, &block_of_output)) || !(columns[5] = new_column(outputs.size, &row_of_output)) ||
@@ -687,8 +692,8 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
     if ((columns[3] = new_column(index_count, &kept_indices)) == NULL)
         goto done;
     memcpy(kept_indices, indices, index_count * sizeof(int64_t));
-    result = Py_BuildValue("(OOOOOO)OOO", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], writes_of_inputs,
-                           steps, output_reads);
+    result = Py_BuildValue("(OOOOOO)OOO", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5],
+                           writes_of_inputs, steps, output_reads);
 done:
     for (int i = 0; i < 6; i++)
         Py_XDECREF(columns[i]);
@@ -803,7 +808,8 @@ typedef struct {
 static int take_arities(Taken *taken, Py_ssize_t op_count, Arities *arities)
 {
     return (arities->is_met = take(taken, op_count)) && (arities->inputs = take(taken, op_count)) &&
-                   (arities->outputs = take(taken, op_count)) && (arities->ragged_inputs = take(taken, op_count)) && (arities->ragged_outputs = take(taken, op_count))
+                   (arities->outputs = take(taken, op_count)) && (arities->ragged_inputs = take(taken, op_count)) &&
+                   (arities->ragged_outputs = take(taken, op_count))
                ? 0
                : -1;
 }
@@ -851,7 +857,8 @@ static int is_given(const Pending *pending, Py_ssize_t node)
 }
 
 /* Find out who makes which value. */
-static int find_makers(Taken *taken, Pending *pending, PyObject *ops, Column first_of_left, int64_t first_new, int64_t value_count)
+static int find_makers(Taken *taken, Pending *pending, PyObject *ops, Column first_of_left, int64_t first_new,
+                       int64_t value_count)
 {
     Arities arities;
     if (take_arities(taken, pending->op_count, &arities) < 0)
@@ -947,8 +954,8 @@ static int choose_nodes(Taken *taken, Pending *pending)
 /* What the part consists of, and how deep each node is in it. */
 static int survey_part(Taken *taken, Pending *pending, int64_t arena_count)
 {
-    if (take_used(taken, pending->arena_of_value.size, &pending->earlier) < 0 || take_used(taken, pending->op_count, &pending->ops) < 0 ||
-        take_used(taken, arena_count, &pending->arenas) < 0)
+    if (take_used(taken, pending->arena_of_value.size, &pending->earlier) < 0 ||
+        take_used(taken, pending->op_count, &pending->ops) < 0 || take_used(taken, arena_count, &pending->arenas) < 0)
         return -1;
     for (Py_ssize_t node = 0; node < pending->nodes; node++) {
         if (!pending->is_needed[node])
@@ -1049,9 +1056,9 @@ static int write_part(Taken *taken, Pending *pending, PyObject **columns)
 #undef IN_PART
     for (Py_ssize_t node = 0; node < pending->nodes; node++)
         for (int64_t value = pending->first_value[node]; value < pending->end_value[node]; value++)
-            pending->where[value] = pending->is_needed[node]
-                                        ? pending->arena_of_value.size + first[node] - earlier_count + value - pending->first_value[node]
-                                        : -1;
+            pending->where[value] = pending->is_needed[node] ? pending->arena_of_value.size + first[node] - earlier_count +
+                                                                   value - pending->first_value[node]
+                                                             : -1;
     return 0;
 }
 
@@ -1089,9 +1096,9 @@ static PyObject *cut(PyObject *self, PyObject *args)
         *output_column, *where_array, *arena_column, *result = NULL, *part[PART_COLUMNS] = {NULL}, *left[LEFT_COLUMNS] = {NULL};
     long long first_new, value_count, arena_count, example_count;
     Pending pending = {0};
-    if (!PyArg_ParseTuple(args, "O!OOOOOOOOOOLLLLp", &PyList_Type, &ops, &op_column, &operand_column, &length_column, &depth_column,
-                          &first_column, &example_column, &root_column, &output_column, &where_array, &arena_column, &first_new,
-                          &value_count, &arena_count, &example_count, &pending.in_turn))
+    if (!PyArg_ParseTuple(args, "O!OOOOOOOOOOLLLLp", &PyList_Type, &ops, &op_column, &operand_column, &length_column,
+                          &depth_column, &first_column, &example_column, &root_column, &output_column, &where_array,
+                          &arena_column, &first_new, &value_count, &arena_count, &example_count, &pending.in_turn))
         return NULL;
     Taken taken = {0};
     Column first_of_left, where;
@@ -1099,8 +1106,9 @@ static PyObject *cut(PyObject *self, PyObject *args)
     pending.takes_all = root_column == Py_None;
     pending.example_count = example_count;
     if (take_column(&taken, op_column, &pending.op_of_node) < 0 || take_column(&taken, operand_column, &pending.operands) < 0 ||
-        take_column(&taken, length_column, &pending.lengths) < 0 || take_column(&taken, depth_column, &pending.depth_of_new) < 0 ||
-        take_column(&taken, first_column, &first_of_left) < 0 || take_column(&taken, example_column, &pending.example_of_node) < 0 ||
+        take_column(&taken, length_column, &pending.lengths) < 0 ||
+        take_column(&taken, depth_column, &pending.depth_of_new) < 0 || take_column(&taken, first_column, &first_of_left) < 0 ||
+        take_column(&taken, example_column, &pending.example_of_node) < 0 ||
         (!pending.takes_all && take_column(&taken, root_column, &pending.roots) < 0) ||
         take_column(&taken, output_column, &pending.outputs) < 0 || take_view(&taken, where_array, PyBUF_WRITABLE, &where) < 0 ||
         take_column(&taken, arena_column, &pending.arena_of_value) < 0)
@@ -1112,7 +1120,8 @@ static PyObject *cut(PyObject *self, PyObject *args)
     Py_ssize_t nodes = pending.nodes = pending.op_of_node.size;
     pending.left_before = first_of_left.size;
     pending.where = (int64_t *)where.at;
-    if (where.size < value_count || nodes != first_of_left.size + pending.depth_of_new.size || pending.example_of_node.size != nodes) {
+    if (where.size < value_count || nodes != first_of_left.size + pending.depth_of_new.size ||
+        pending.example_of_node.size != nodes) {
         PyErr_SetString(PyExc_IndexError, "every value has a place, and every node a depth and an example");
         goto done;
     }
@@ -1122,11 +1131,13 @@ static PyObject *cut(PyObject *self, PyObject *args)
         goto done;
     if (find_makers(&taken, &pending, ops, first_of_left, first_new, value_count) < 0 || !are_known(&pending, pending.operands) ||
         !are_known(&pending, pending.roots) || !are_known(&pending, pending.outputs) || choose_nodes(&taken, &pending) < 0 ||
-        survey_part(&taken, &pending, arena_count) < 0 || write_left(&pending, left) < 0 || write_part(&taken, &pending, part) < 0)
+        survey_part(&taken, &pending, arena_count) < 0 || write_left(&pending, left) < 0 ||
+        write_part(&taken, &pending, part) < 0)
         goto done;
-    result = Py_BuildValue("(OOOOOOOOOO)(OOOOO)L", part[OP], part[OPERAND], part[OUTPUT], part[DEPTH], part[EXAMPLE], part[LENGTH],
-                           part[EARLIER], part[ARENA], part[USED_OP], part[ORDER], left[LEFT_OP], left[LEFT_OPERAND], left[LEFT_LENGTH],
-                           left[LEFT_VALUE], left[LEFT_EXAMPLE], (long long)pending.values);
+    result =
+        Py_BuildValue("(OOOOOOOOOO)(OOOOO)L", part[OP], part[OPERAND], part[OUTPUT], part[DEPTH], part[EXAMPLE], part[LENGTH],
+                      part[EARLIER], part[ARENA], part[USED_OP], part[ORDER], left[LEFT_OP], left[LEFT_OPERAND],
+                      left[LEFT_LENGTH], left[LEFT_VALUE], left[LEFT_EXAMPLE], (long long)pending.values);
 done:
     for (int i = 0; i < PART_COLUMNS; i++)
         Py_XDECREF(part[i]);
@@ -1140,8 +1151,8 @@ static PyObject *bind(PyObject *self, PyObject *args)
 {
     (void)self;
     PyObject *step, *read, *write, *kinds, *error;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type, &kinds,
-                          &error))
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type,
+                          &kinds, &error))
         return NULL;
     if (PyTuple_GET_SIZE(kinds) != 3)
         return PyErr_Format(PyExc_ValueError, "there are three ways to read, not %zd", PyTuple_GET_SIZE(kinds));
@@ -1165,13 +1176,19 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "foldloom.planning._planning", .m_doc = "Planning, node by node.", .m_size = -1, .m_methods = functions,
+    PyModuleDef_HEAD_INIT,  .m_name = "foldloom.planning._planning", .m_doc = "Planning, node by node.", .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__planning(void)
 {
-    struct { PyObject **place; const char *text; } names[] = {
-        {&name_inputs, "inputs"}, {&name_outputs, "outputs"}, {&name_ragged, "ragged"},
+    struct {
+        PyObject **place;
+        const char *text;
+    } names[] = {
+        {&name_inputs, "inputs"},
+        {&name_outputs, "outputs"},
+        {&name_ragged, "ragged"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)

@@ -19,7 +19,10 @@
 
 static PyObject *has_handlers; /* asks Python about a code object */
 static PyObject *bottom;       /* the code below which no batch looks */
-static struct { PyObject *code; int has_handlers; } table[TABLE_SIZE]; /* codes are held, so that no other takes their place */
+static struct {
+    PyObject *code;
+    int has_handlers;
+} table[TABLE_SIZE]; /* codes are held, so that no other takes their place */
 
 #if KNOWS_FRAMES
 static int ask(PyObject *code)
@@ -83,11 +86,11 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "foldloom.tracing._frames", .m_doc = "Looks for exception handlers on the stack.",
-    .m_size = -1, .m_methods = functions,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "foldloom.tracing._frames",
+    .m_doc = "Looks for exception handlers on the stack.",
+    .m_size = -1,
+    .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__frames(void)
-{
-    return PyModule_Create(&definition);
-}
+PyMODINIT_FUNC PyInit__frames(void) { return PyModule_Create(&definition); }
