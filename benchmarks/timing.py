@@ -17,7 +17,12 @@ import torch
 
 
 def interleaved(
-    systems: dict[str, Callable[[int], Any]], *, rounds: int, warm_up: int = 2, progress: bool = True
+    systems: dict[str, Callable[[int], Any]],
+    *,
+    rounds: int,
+    warm_up: int = 2,
+    progress: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds taken by ``system(round)`` for each system and round.
 
@@ -31,10 +36,10 @@ def interleaved(
         order.shuffle(names)
         for name in names:
             gc.collect()
-            start = time.perf_counter()
+            start = clock()
             systems[name](number % rounds)
             if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
         if shown:
             print(f"\r  round {number + 1}/{rounds}", end="", flush=True, file=sys.stderr)
     if shown:

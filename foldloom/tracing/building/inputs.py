@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,9 @@ class Inputs:
         self._value_of_tensor: dict[tuple[int, int, bool], tuple[Value, int]] = {}
         """By a tensor's identity, its version and whether its rows are values: its value, and the example that gave it first."""
         self._tensor_of_value: dict[int, torch.Tensor] = {}
-        self._rows: list[tuple[int, torch.Tensor]] = []
-        """Tensors whose rows are values, each with the first of these, in order."""
+        self._rows: list[tuple[range, torch.Tensor]] = []
+        """Tensors whose rows are values, each with these, in order."""
+        self._first_rows: list[int] = []
         self._users_own: set[int] = set()
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
         self._example_of_tensor: dict[int, int] = {}
@@ -94,7 +94,8 @@ class Inputs:
         added: Value
         if ragged:
             rows = self._graph.add_ragged_input(column, tensor)
-            self._rows.append((rows.start, tensor))
+            self._rows.append((rows, tensor))
+            self._first_rows.append(rows.start)
             added = rows, type
         else:
             number = self._graph.add_input(column, tensor)
@@ -172,11 +173,17 @@ class Inputs:
         tensor = self._tensor_of_value.get(value)
         if tensor is not None:
             return tensor
-        place = bisect_right(self._rows, value, key=itemgetter(0)) - 1
-        if place < 0:
-            return None
-        first, tensor = self._rows[place]
-        return tensor[value - first] if value - first < len(tensor) else None
+        rows = self._rows_around(value)
+        return None if rows is None else rows[1][value - rows[0].start]
+
+    def is_given(self, value: int) -> bool:
+        """Whether a value is a tensor that was given, or a row of one."""
+        return value in self._tensor_of_value or self._rows_around(value) is not None
+
+    def _rows_around(self, value: int) -> tuple[range, torch.Tensor] | None:
+        """The tensor of whose rows a value is one, with the values of all its rows."""
+        place = bisect_right(self._first_rows, value) - 1
+        return self._rows[place] if place >= 0 and value in self._rows[place][0] else None
 
     def note_users_own(self, value: int) -> None:
         """This value stands for a tensor of the user's."""

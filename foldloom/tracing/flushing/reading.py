@@ -35,9 +35,20 @@ _FARTHEST = 64
 
 
 class _Node(NamedTuple):
-    op: Op
+    form: _Form
     operands: list[int]
     first_value: int
+
+
+class _Form(NamedTuple):
+    """What nodes of one op have in common."""
+
+    operands: int
+    values: int
+    ragged: tuple[bool, ...]
+    """Which of the operands and values are ragged; empty if none is."""
+    op: Op | None
+    """The op, if its nodes pick and compare."""
 
 
 class GivenReader:
@@ -47,6 +58,7 @@ class GivenReader:
         self._graph = graph
         self._inputs = inputs
         self._known: dict[int, torch.Tensor] = {}
+        self._forms: list[_Form] = []
 
     def read_handle(self, handle: LazyTensor) -> torch.Tensor | None:
         """What a handle stands for."""
@@ -57,52 +69,61 @@ class GivenReader:
     def read(self, value: int) -> torch.Tensor | None:
         """A value, without its gradient; None if it must be waited for."""
         found = self._known.get(value)
-        if found is None:
+        if found is None and self._follows(value):
             with recording_paused(), torch.no_grad():
                 found = self._read(value)
             if found is not None:
                 self._known[value] = found
         return found
 
+    def _follows(self, value: int) -> bool:
+        """Whether a value follows from given ones. Every value that is demanded comes by, and few do, so this calls nothing of torch."""
+        if value in self._graph.number_of_value or self._inputs.is_given(value):
+            return True
+        node = self._node_of(value)
+        return node is not None and all(map(self._follows, node.operands))
+
     def _read(self, value: int) -> torch.Tensor | None:
-        given = self._given(value)
+        number = self._graph.number_of_value.get(value)
+        given = torch.tensor(number) if number is not None else self._inputs.given_at(value)
         if given is not None:
             return given.detach()
         node = self._node_of(value)
-        if node is None or not is_function(node.op) or node.op.shared:
+        assert node is not None, "what follows from given values was computed by a node"
+        op = node.form.op
+        assert op is not None
+        operands = [self._read(operand) for operand in node.operands]
+        if any(operand is None for operand in operands):
             return None
-        function = function_named(node.op.key)
-        if function not in _READS:
-            return None
-        operands: list[torch.Tensor] = []
-        for operand in node.operands:
-            found = self._read(operand)
-            if found is None:
-                return None
-            operands.append(found)
-        call = call_of_template(function, node.op.settings, node.op.inputs, (), node.op.outputs)
+        call = call_of_template(function_named(op.key), op.settings, op.inputs, (), op.outputs)
         result: Any = call.apply(*operands)
         results = result if isinstance(result, (tuple, list)) else (result,)
-        found = results[value - node.first_value] if len(results) == len(node.op.outputs) else None
+        found = results[value - node.first_value] if len(results) == len(op.outputs) else None
         return found if isinstance(found, torch.Tensor) else None
 
-    def _given(self, value: int) -> torch.Tensor | None:
-        number = self._graph.number_of_value.get(value)
-        return torch.tensor(number) if number is not None else self._inputs.given_at(value)
-
     def _node_of(self, value: int) -> _Node | None:
-        """The node that computes a value, if all its operands and results have fixed shapes."""
-        graph = self._graph
+        """The node that computes a value, if it picks or compares and all its operands and results have fixed shapes."""
+        graph, forms = self._graph, self._forms
+        if len(forms) < len(graph.ops):
+            forms += map(_form_of, graph.ops[len(forms) :])
         values, operands, lengths = graph.value_count, len(graph.operands), len(graph.lengths)
         for op_number in reversed(graph.op_of_node[-_FARTHEST:]):
-            op = graph.ops[op_number]
-            ragged = [type.ragged for type in (*op.inputs, *op.outputs)]
-            rows = iter(graph.lengths[lengths - sum(ragged) : lengths])
-            sizes = [next(rows) if is_ragged else 1 for is_ragged in ragged]
-            lengths -= sum(ragged)
-            operands -= sum(sizes[: len(op.inputs)])
-            values -= sum(sizes[len(op.inputs) :])
+            form = forms[op_number]
+            if form.ragged:
+                rows = iter(graph.lengths[lengths - sum(form.ragged) : lengths])
+                sizes = [next(rows) if is_ragged else 1 for is_ragged in form.ragged]
+                lengths -= sum(form.ragged)
+                operands -= sum(sizes[: form.operands])
+                values -= sum(sizes[form.operands :])
+            else:
+                operands -= form.operands
+                values -= form.values
             if values <= value:
-                taken = graph.operands[operands : operands + len(op.inputs)]
-                return None if any(ragged) or op.is_input else _Node(op, taken, values)
+                return None if form.op is None else _Node(form, graph.operands[operands:][: form.operands], values)
         return None
+
+
+def _form_of(op: Op) -> _Form:
+    ragged = tuple([type.ragged for type in (*op.inputs, *op.outputs)])
+    reads = not any(ragged) and is_function(op) and not op.shared and function_named(op.key) in _READS
+    return _Form(len(op.inputs), len(op.outputs), ragged if any(ragged) else (), op if reads else None)
