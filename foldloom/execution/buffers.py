@@ -47,8 +47,9 @@ class Buffers:
         self._device = device
         self._untracked: set[int] = set()
         self._rows: list[torch.Tensor] = []
-        self._token: list[torch.Tensor] = []
-        self._like: list[torch.Tensor] = []
+        self._tokens: dict[int, torch.Tensor] = {}
+        """What autograd is given in place of arenas, once it has to do with them."""
+        self._shapes: list[tuple[int, ...]] = []
         self._constant: list[bool] = []
         self._inputs: Sequence[Write] = ()
         self._unwritten: list[Iterator[torch.Tensor]] = []
@@ -60,34 +61,39 @@ class Buffers:
     def admit(self, plan: Plan) -> None:
         """Make room for a plan, whose exchanges come next."""
         rows_of_write: list[list[int]] = [[] for _ in plan.arenas]
-        for write in (*plan.inputs, *[write for step in plan.steps for write in step.writes]):
-            rows_of_write[write.arena].append(write.size)
+        for arena_number, _, size in plan.inputs:
+            rows_of_write[arena_number].append(size)
+        gathered: list[int] = []
+        for step in plan.steps:
+            for arena_number, _, size in step.writes:
+                rows_of_write[arena_number].append(size)
+            gathered += [read.size * read.slots for read in step.reads if read.access is _GATHER]
+        gathered += [read.size * read.slots for read in plan.outputs if read.access is _GATHER]
         # Moves of earlier plans keep the shapes that their tokens had.
-        self._like = list(self._like)
+        self._shapes = list(self._shapes)
         self._unwritten, self._numbers = [], {}
         for number, (arena, sizes) in enumerate(zip(plan.arenas, rows_of_write, strict=True)):
             if number == len(self._rows):
                 self._add(arena)
-            elif arena.rows > len(self._like[number]):
+            elif arena.rows > self._shapes[number][0]:
                 self._grow(number, arena)
-            # Writing goes through an alias with a version counter of its own (`.data`): autograd would otherwise take
-            # every write for a change of the rows that earlier steps saved for their backward.
             fresh: Sequence[torch.Tensor] = ()
             if sizes and not arena.constant:
-                fresh = self._rows[number].data[arena.kept : arena.rows].split_with_sizes(sizes)
+                # Writing goes through an alias with a version counter of its own (`.data`): autograd would otherwise take
+                # every write for a change of the rows that earlier steps saved for their backward.
+                rows = self._rows[number].data
+                fresh = rows.split_with_sizes([arena.kept, *sizes, len(rows) - arena.rows])[1:]
             self._unwritten.append(iter(fresh))
-        reads = (*[read for step in plan.steps for read in step.reads], *plan.outputs)
-        gathered = [read.size * read.slots for read in reads if read.access is _GATHER]
         self._numbers_of_rows = plan.indices
-        self._indices = iter(torch.from_numpy(plan.indices).to(self._device).split_with_sizes(gathered))
+        if gathered:
+            self._indices = iter(torch.from_numpy(plan.indices).to(self._device).split_with_sizes(gathered))
         self._inputs = plan.inputs
 
     def _add(self, arena: Arena) -> None:
-        shape, dtype = (arena.rows, *arena.type.shape), dtype_of(arena.type)
+        shape = (arena.rows, *arena.type.shape)
         # Constants are read where they are; see place_inputs.
-        self._rows.append(empty((0,) if arena.constant else shape, dtype, self._device))
-        self._token.append(torch.empty((), dtype=dtype, device=self._device).expand(shape))
-        self._like.append(self._token[-1])
+        self._rows.append(empty((0,) if arena.constant else shape, dtype_of(arena.type), self._device))
+        self._shapes.append(shape)
         self._constant.append(arena.constant)
         if not arena.differentiable:
             self._untracked.add(len(self._rows) - 1)
@@ -97,9 +103,20 @@ class Buffers:
         shape = (max(arena.rows, 2 * len(old)), *arena.type.shape)
         self._rows[number] = empty(shape, old.dtype, self._device)
         self._rows[number].data[: arena.kept].copy_(old[: arena.kept])
-        self._like[number] = torch.empty((), dtype=old.dtype, device=self._device).expand(shape)
-        token = self._token[number]
-        self._token[number] = Grow.apply(token, self._like[number]) if token.requires_grad else self._like[number]
+        self._shapes[number] = shape
+        token = self._tokens.pop(number, None)
+        if token is not None and token.requires_grad:
+            self._tokens[number] = Grow.apply(token, self._new_token(number))
+
+    def _token(self, arena: int) -> torch.Tensor:
+        token = self._tokens.get(arena)
+        if token is None:
+            token = self._tokens[arena] = self._new_token(arena)
+        return token
+
+    def _new_token(self, arena: int) -> torch.Tensor:
+        """It has the shape of the arena and no data."""
+        return torch.empty((), dtype=self._rows[arena].dtype, device=self._device).expand(self._shapes[arena])
 
     def row(self, arena: int, row: int) -> torch.Tensor:
         """A row that has been written, for somebody who wants its numbers and no gradient."""
@@ -149,14 +166,13 @@ class Buffers:
             return read_rows(self._rows, wanted)
         tracked, writes, views, outputs = self._tracked(wanted, writes, views, outputs)
         move = self._move(writes, tracked, members, made)
-        if not move.touched:
+        touched = move.touched
+        if not touched:
             return read_rows(self._rows, wanted)
-        tokens = self._token
         also = () if move.made is None else (*read_before, *move.made.kernel.weights)
-        results = exchange(move, self._rows, views, *[tokens[arena] for arena in move.touched], *outputs, *also)
-        for position, arena in enumerate(move.touched):
-            tokens[arena] = results[position]
-        operands: Sequence[torch.Tensor] = results[len(move.touched) :]
+        results = exchange(move, self._rows, views, *map(self._token, touched), *outputs, *also)
+        self._tokens.update(zip(touched, results, strict=False))
+        operands: Sequence[torch.Tensor] = results[len(touched) :]
         return operands if len(tracked) == len(reads) else self._interleave(wanted, operands)
 
     def hand_out(
@@ -177,11 +193,10 @@ class Buffers:
         move = self._move(writes, tracked, None, made)
         rows: Iterator[torch.Tensor] = iter(())
         if move.touched:
-            tokens = [self._token[arena] for arena in move.touched]
             also = () if move.made is None else (*read_before, *move.made.kernel.weights)
-            rows = iter(hand_out(move, self._rows, views, *tokens, *outputs, *also))
+            rows = iter(hand_out(move, self._rows, views, *map(self._token, move.touched), *outputs, *also))
             for arena in move.touched:
-                self._token[arena] = next(rows)
+                self._tokens[arena] = next(rows)
         return [
             unbind_copy(*read_rows(self._rows, [item]))
             if item[0].arena in self._untracked
@@ -215,7 +230,7 @@ class Buffers:
         touched = list(dict.fromkeys([*[write.arena for write in writes], *[read.arena for read, _ in reads]]))
         if made is not None and not made.can_run_again:
             made = None
-        return Move(self._like, touched, writes, reads, self.reach, members, self._numbers_of_rows, made)
+        return Move(self._shapes, touched, writes, reads, self.reach, members, self._numbers_of_rows, made)
 
     def members_of(self, writes: Sequence[Write], ragged: Sequence[bool], lengths: Ints | None) -> Members:
         """The members of a step, as backward tells them apart."""

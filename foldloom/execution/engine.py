@@ -14,7 +14,7 @@ import torch
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
 from foldloom.execution.failures import Failures
-from foldloom.execution.kernels import is_only_thread, without_drawing
+from foldloom.execution.kernels import is_only_thread, outside_inference_mode, without_drawing
 from foldloom.execution.observer import observing
 from foldloom.execution.reach import Reach
 from foldloom.execution.run import Outputs
@@ -149,8 +149,7 @@ def execute(
 ) -> Outputs:
     """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it."""
     buffers = buffers or Buffers(device)
-    # Buffers made in inference mode would not notice a cell that changes its arguments.
-    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
+    with outside_inference_mode():
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
         inputs = [
             _given(op, column, device, write, buffers.reach)

@@ -49,7 +49,7 @@ def read_rows(arenas: Sequence[torch.Tensor], reads: Iterable[tuple[Read, torch.
             gathered = rows.index_select(0, index)
             operands += gathered.chunk(read.slots) if read.slots > 1 else (gathered,)
         elif read.access is Access.SLICE:
-            operands.append(rows[read.start : read.start + read.size])
+            operands.append(rows.narrow(0, read.start, read.size))
         else:
             operands.append(rows.narrow(0, read.start, 1).expand(read.size, *rows.shape[1:]))
     return operands
@@ -67,11 +67,11 @@ class Move:
     is part of a reference cycle keeps a whole batch alive until the garbage collector comes by.
     """
 
-    __slots__ = ("indices", "like", "made", "members", "reach", "reached_before", "reads", "touched", "writes")
+    __slots__ = ("indices", "made", "members", "reach", "reached_before", "reads", "shapes", "touched", "writes")
 
     def __init__(
         self,
-        like: Sequence[torch.Tensor],
+        shapes: Sequence[tuple[int, ...]],
         touched: Sequence[int],
         writes: Sequence[Write],
         reads: Sequence[tuple[Read, torch.Tensor | None]],
@@ -80,7 +80,7 @@ class Move:
         indices: Ints,
         made: Made | None,
     ) -> None:
-        self.like = like
+        self.shapes = shapes
         self.touched = touched
         self.writes = writes
         self.reads = reads
@@ -111,11 +111,11 @@ class Move:
             if reached is not None:
                 self._add_of_some(gradients, read, grads, reached)
                 continue
-            arena = self._arena(gradients, read)
+            arena = self.arena_for(gradients, read, received[0])
             if index is None:
                 self.reach.add(read, None, len(arena))
                 if read.access is Access.SLICE:
-                    arena[read.start : read.start + read.size].add_(received[0])
+                    arena.narrow(0, read.start, read.size).add_(received[0])
                 else:
                     arena.select(0, read.start).add_(received[0].sum(0))
             elif len(received) == read.slots and received[0].numel() * read.slots < _SMALL_GATHER:
@@ -138,9 +138,9 @@ class Move:
         places = self._places(read, reached)
         if not len(places):
             return
-        arena = self._arena(gradients, read)
         for number, grad in enumerate(grads):
             if grad is not None:
+                arena = self.arena_for(gradients, read, grad)
                 rows = self.rows_of(read, number)[places]
                 self.reach.add(read, rows, len(arena))
                 some = grad.index_select(0, torch.from_numpy(places).to(grad.device))
@@ -172,7 +172,7 @@ class Move:
                     rows, grad = rows[places], grad.index_select(0, torch.from_numpy(places).to(grad.device))
                 arena = gradients[read.arena]
                 if arena is None:
-                    arena = self._zeros(read.arena)
+                    arena = self._zeros(read.arena, grad)
                 self.reach.add(read, rows, len(arena))
                 gradients[read.arena] = arena.index_add(0, torch.from_numpy(rows).to(grad.device), grad)
 
@@ -192,17 +192,17 @@ class Move:
             if arena is None or not self.reach.of_write(write).any():
                 yield None
             else:
-                yield arena[write.start : write.start + write.size]
+                yield arena.narrow(0, write.start, write.size)
 
-    def _arena(self, gradients: dict[int, torch.Tensor | None], read: Read) -> torch.Tensor:
+    def arena_for(self, gradients: dict[int, torch.Tensor | None], read: Read, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient arena of a read, to which a gradient is to be added."""
         arena = gradients[read.arena]
         if arena is None:
-            arena = gradients[read.arena] = self._zeros(read.arena)
+            arena = gradients[read.arena] = self._zeros(read.arena, grad)
         return arena
 
-    def _zeros(self, arena: int) -> torch.Tensor:
-        like = self.like[arena]
-        return zeros(like.shape, like.dtype, like.device)
+    def _zeros(self, arena: int, grad: torch.Tensor) -> torch.Tensor:
+        return zeros(self.shapes[arena], grad.dtype, grad.device)
 
 
 def _apart(grad: torch.Tensor, arena: torch.Tensor) -> torch.Tensor:
@@ -287,9 +287,9 @@ class _HandOut(torch.autograd.Function):
             received = np.flatnonzero([grad is not None for grad in of_read])
             if len(received):
                 rows = move.rows_of(read)[received]
-                arena = move._arena(gradients, read)
-                move.reach.add(read, rows, len(arena))
                 added = torch.stack([grad for grad in of_read if grad is not None])
+                arena = move.arena_for(gradients, read, added)
+                move.reach.add(read, rows, len(arena))
                 add = arena.index_add if torch.is_grad_enabled() else arena.index_add_
                 gradients[read.arena] = add(0, torch.from_numpy(rows).to(added.device), added)
         return _end(ctx, move, gradients)

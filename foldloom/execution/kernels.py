@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -91,6 +91,17 @@ def without_drawing(labels: Sequence[str], device: torch.device) -> Iterator[Non
     yield
     if not torch.equal(random_state(device), before):
         raise _drawn(labels)
+
+
+def outside_inference_mode() -> AbstractContextManager[None]:
+    """For buffers and inputs: tensors made in inference mode would not notice a cell that changes its arguments."""
+    return _outside_inference_mode() if torch.is_inference_mode_enabled() else nullcontext()
+
+
+@contextmanager
+def _outside_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.set_grad_enabled(False):
+        yield
 
 
 def is_only_thread() -> bool:

@@ -23,8 +23,7 @@ from foldloom.execution.buffers import Buffers
 from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error, out_of_range
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import check_interrupts, pending
-from foldloom.execution.kernels import Kernel, describe
-from foldloom.execution.reach import Members
+from foldloom.execution.kernels import Kernel, describe, outside_inference_mode
 from foldloom.execution.weight_grads import weight_grads_once
 from foldloom.graph import Ints
 from foldloom.graph.ragged import Ragged
@@ -52,39 +51,37 @@ def run_plan(
     ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
     each op, None for inputs. Members that fail are noted in ``failures``; without it, the first of them ends the run.
     """
-    # Buffers made in inference mode would not notice a cell that changes its arguments.
-    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
+    with outside_inference_mode():
         buffers.admit(plan)
     writes: Sequence[Write]
     outputs: Sequence[torch.Tensor]
     writes, outputs = buffers.place_inputs(inputs)
     made: Made | None = None
     operands: Sequence[torch.Tensor] = ()
-    with gc_paused(), weight_grads_once(_modules_of_repeated_ops(plan, kernels)):
+    tracks = torch.is_grad_enabled()
+    modules = _modules_of_repeated_ops(plan, kernels) if tracks else ()
+    with gc_paused(), weight_grads_once(modules):
         for number, step in enumerate(plan.steps):
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"
-            members = _members(plan, step, kernel, buffers)
+            lengths = _lengths_of_members(plan, step) if kernel.is_ragged else None
+            members = buffers.members_of(step.writes, kernel.ragged_outputs, lengths) if tracks else None
             operands = buffers.exchange(writes, outputs, step.reads, members, made, operands)
-            shared = [(rows, rows._version) for rows in buffers.shared_rows(step.reads)]
+            shared = buffers.shared_rows(step.reads)
+            versions = [rows._version for rows in shared]
             blocks = operands if not kernel.is_ragged else _with_lengths(plan, step, operands)
-            if failures:
-                outputs = _call_some(kernel, blocks, plan, number, step, members.lengths, failures)
-            else:
-                outputs = _call(kernel, blocks, plan, number, step, members.lengths, failures)
-            writes, made = step.writes, Made(kernel, members)
-            if any(rows._version != version for rows, version in shared):
+            call = _call_some if failures else _call
+            outputs = call(kernel, blocks, plan, number, step, lengths, failures)
+            writes, made = step.writes, None if members is None else Made(kernel, members)
+            if versions and [rows._version for rows in shared] != versions:
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
         if apart:
             return tuple(buffers.hand_out(writes, outputs, plan.outputs, made, operands))
         return tuple(buffers.exchange(writes, outputs, plan.outputs, None, made, operands))
 
 
-def _members(plan: Plan, step: Step, kernel: Kernel, buffers: Buffers) -> Members:
-    lengths = None
-    if kernel.is_ragged:
-        lengths = next((plan.lengths_of(read, step.size) for read in step.reads if read.lengths >= 0), None)
-    return buffers.members_of(step.writes, kernel.ragged_outputs, lengths)
+def _lengths_of_members(plan: Plan, step: Step) -> Ints | None:
+    return next((plan.lengths_of(read, step.size) for read in step.reads if read.lengths >= 0), None)
 
 
 def _with_lengths(plan: Plan, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor | Ragged]:
@@ -132,9 +129,16 @@ def _call(
 
 
 def _call_some(
-    kernel: Kernel, operands: Operands, plan: Plan, number: int, step: Step, lengths: Ints | None, failures: Failures
+    kernel: Kernel,
+    operands: Operands,
+    plan: Plan,
+    number: int,
+    step: Step,
+    lengths: Ints | None,
+    failures: Failures | None,
 ) -> Sequence[torch.Tensor]:
     """The same for a step some of whose members may read what has failed."""
+    assert failures
     lost = failures.among(plan, step)
     if not lost:
         return _call(kernel, operands, plan, number, step, lengths, failures)
