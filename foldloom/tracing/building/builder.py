@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,12 +61,12 @@ class Examples(NamedTuple):
     @staticmethod
     def of(segments: Sequence[tuple[int, int]], nodes: int, total: int) -> Examples:
         """``segments`` have an example and its first node each, in recording order. The last examples may have no node."""
-        starts = [start for _, start in segments]
-        sizes = [end - start for start, end in pairwise([*starts, nodes])]
-        filled = [example for (example, _), size in zip(segments, sizes, strict=True) if size]
-        of_node = np.repeat(np.array([example for example, _ in segments], np.int64), sizes)
-        total = max(total, 1, *[example + 1 for example in filled])
-        return Examples(of_node, total, filled == sorted(set(filled)))
+        examples, starts = zip(*segments, strict=True)
+        sizes = list(map(operator.sub, (*starts[1:], nodes), starts))
+        filled = list(itertools.compress(examples, sizes))
+        of_node = np.repeat(numbers(list(examples)), numbers(sizes))
+        total = max(total, 1, max(filled, default=0) + 1)
+        return Examples(of_node, total, all(map(operator.lt, filled, filled[1:])))
 
     def counts(self) -> Ints:
         """The number of nodes of each example."""
@@ -77,7 +78,9 @@ class Examples(NamedTuple):
 class NewNodes(NamedTuple):
     """The nodes that were recorded since the last flush."""
 
-    op_of_node: list[int]
+    recorded: list[int]
+    """The op of each node, as it was recorded."""
+    op_of_node: Ints
     operands: Ints
     lengths: Ints
     depth_of_node: Ints
@@ -232,31 +235,30 @@ class GraphBuilder:
 
     def requires_grad(self, values: Sequence[int]) -> list[bool]:
         """Whether these values require grad."""
-        self._find_histories()
+        if self.histories.known_values < self.value_count:
+            self._find_histories(numbers(list(self.op_of_node)), numbers(self.operands), numbers(self.lengths))
         return self.histories.of(values)
 
-    def _find_histories(self) -> None:
-        if self.histories.known_values < self.value_count:
-            node, operand, length = self._known
-            self.histories.add_nodes(
-                self.ops,
-                numbers(list(self.op_of_node[node:])),
-                numbers(self.operands[operand:]),
-                numbers(self.lengths[length:]),
-                self.value_count,
-            )
-            self._known = len(self.op_of_node), len(self.operands), len(self.lengths)
+    def _find_histories(self, op_of_node: Ints, operands: Ints, lengths: Ints) -> None:
+        node, operand, length = self._known
+        self.histories.add_nodes(
+            self.ops, op_of_node[node:], operands[operand:], lengths[length:], self.value_count
+        )
+        self._known = len(op_of_node), len(operands), len(lengths)
 
     # ---- Taking nodes away.
 
     def take(self) -> NewNodes:
         """All nodes since the last `take`. Values and ops go on counting, everything else begins anew."""
-        self._find_histories()
+        op_of_node, operands, lengths = numbers(list(self.op_of_node)), numbers(self.operands), numbers(self.lengths)
+        if self.histories.known_values < self.value_count:
+            self._find_histories(op_of_node, operands, lengths)
         self._known = (0, 0, 0)
         taken = NewNodes(
-            op_of_node=self.op_of_node,
-            operands=numbers(self.operands),
-            lengths=numbers(self.lengths),
+            recorded=self.op_of_node,
+            op_of_node=op_of_node,
+            operands=operands,
+            lengths=lengths,
             depth_of_node=numbers(self.depth_of_node),
             inputs=self._close_inputs(),
             examples=self._examples(),

@@ -19,11 +19,14 @@ from foldloom.tracing.functions.histories import ALWAYS, IF_ANY
 class Histories:
     """A flag for each value, found when it is asked for."""
 
-    __slots__ = ("_flags", "_rules")
+    __slots__ = ("_flags", "_ops", "_rules", "_rules_in_c")
 
     def __init__(self) -> None:
         self._flags = bytearray()
         self._rules: list[tuple[int, ...]] = []
+        self._ops: tuple[Op, ...] = ()
+        self._rules_in_c: Ints = np.empty(0, np.int64)
+        """The rules of these ops, one after the other."""
 
     @property
     def known_values(self) -> int:
@@ -39,8 +42,10 @@ class Histories:
         first = len(self._flags)
         self._flags.extend(bytes(value_count - first))
         if planning is not None:
-            rules = np.array([rule for of_op in self._rules for rule in of_op], np.int64)
-            planning.histories(tuple(ops), rules, op_of_node, operands, lengths, self._flags, first)
+            if len(self._ops) < len(ops):
+                self._ops = tuple(ops)
+                self._rules_in_c = np.array([rule for of_op in self._rules for rule in of_op], np.int64)
+            planning.histories(self._ops, self._rules_in_c, op_of_node, operands, lengths, self._flags, first)
         else:
             self._find(ops, op_of_node.tolist(), operands.tolist(), lengths.tolist(), first)
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from foldloom.errors import RecordingError
+from foldloom.execution import Kernel
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.observer import observing
 from foldloom.execution.run import Outputs
-from foldloom.graph import Op
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing.building.builder import GraphBuilder
@@ -52,7 +52,8 @@ class Flushes:
         self._scheduler = scheduler
         self._owner = owner
         self._weights: Weights | None = None
-        self._kernel_of_op: dict[Op, Any] = {}
+        self._kernel_of_op: dict[int, Kernel | None] = {}
+        """By the number of the op in the graph."""
         self._session: Session | None = None
         self._pending = Pending()
         self.reader = GivenReader(graph, inputs)
@@ -237,7 +238,7 @@ class Flushes:
         )
         recording = Recording(cut.graph, new.inputs, tuple(results))
         if observing.observer is not None:
-            observing.observer.recorded(recording, new.op_of_node, cut.nodes)
+            observing.observer.recorded(recording, new.recorded, cut.nodes)
         try:
             with recording_paused():
                 planned, found = self._run(self._session, recording, cut, apart=apart)
@@ -253,9 +254,13 @@ class Flushes:
         if self._weights is None:
             self._weights = Weights(self._owner)
         self._derived.pass_on(self._weights)
-        new = [op for op in recording.graph.ops if not op.is_input and op not in self._kernel_of_op]
-        self._kernel_of_op.update(zip(new, kernels_of(new, self._owner, self._weights), strict=True))
-        kernels = [None if op.is_input else self._kernel_of_op[op] for op in recording.graph.ops]
+        known = self._kernel_of_op
+        new = [number for number in cut.used_ops if number not in known]
+        if new:
+            ops = [self._graph.ops[number] for number in new]
+            known.update(zip(new, kernels_of(ops, self._owner, self._weights), strict=True))
+        earlier = [None] * (len(recording.graph.ops) - len(cut.used_ops))
+        kernels = [*earlier, *[known[number] for number in cut.used_ops]]
         with self._guards.as_recorded():
             return session.run(
                 recording,

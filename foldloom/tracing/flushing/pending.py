@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foldloom.graph import Graph, Ints, Op, concatenate
+from foldloom.graph import Graph, Ints, Op
 from foldloom.planning.native import as_ints, planning
 from foldloom.tracing.building.builder import NewNodes
 from foldloom.tracing.fast_path import numbers
@@ -47,6 +47,8 @@ class Cut(NamedTuple):
     nodes: Ints
     example_of_node: Ints | None
     """The example of each node of the graph, where examples did not take turns in order."""
+    used_ops: list[int]
+    """The ops of the graph, by their numbers in the recording, after those of earlier values."""
 
 
 class Pending:
@@ -96,8 +98,9 @@ class Pending:
         op_of_node, operands, cut_outputs, depth, nodes_of_example, lengths, earlier, arenas, used, nodes = map(
             as_ints, cut
         )
+        used_ops = used.tolist()
         graph = Graph(
-            ops=(*[earlier_ops[arena] for arena in arenas.tolist()], *[ops[op] for op in used.tolist()]),
+            ops=(*[earlier_ops[arena] for arena in arenas.tolist()], *[ops[op] for op in used_ops]),
             op_of_node=op_of_node,
             operands=operands,
             depth_of_node=depth,
@@ -109,7 +112,7 @@ class Pending:
         examples = None
         if not columns.in_turn:
             examples = np.concatenate([np.zeros(len(earlier), np.int64), columns.example_of_node[nodes]])
-        return Cut(graph, earlier, nodes, examples)
+        return Cut(graph, earlier, nodes, examples, used_ops)
 
     def _columns(
         self,
@@ -126,14 +129,14 @@ class Pending:
         self._most_examples = max(self._most_examples, new.examples.total)
         return PendingColumns(
             ops=ops,
-            op_of_node=concatenate([left.op_of_node, numbers(new.op_of_node)]),
-            operands=concatenate([left.operands, new.operands]),
-            lengths=concatenate([left.lengths, new.lengths]),
+            op_of_node=_after(left.op_of_node, new.op_of_node),
+            operands=_after(left.operands, new.operands),
+            lengths=_after(left.lengths, new.lengths),
             depth_of_new=new.depth_of_node,
             first_value_of_left=left.first_value,
-            example_of_node=concatenate([left.example_of_node, new.examples.of_node]),
-            roots=None if roots is None else np.array(roots, np.int64),
-            outputs=np.array(outputs, np.int64),
+            example_of_node=_after(left.example_of_node, new.examples.of_node),
+            roots=None if roots is None else numbers(list(roots)),
+            outputs=numbers(list(outputs)),
             where=self._where,
             arena_of_value=arena_of_value,
             first_new_value=self._first_new,
@@ -142,6 +145,10 @@ class Pending:
             example_count=self._most_examples,
             in_turn=new.examples.in_turn,
         )
+
+
+def _after(left: Ints, new: Ints) -> Ints:
+    return np.concatenate([left, new]) if len(left) else new
 
 
 class PendingColumns(NamedTuple):
