@@ -54,7 +54,6 @@ class Buffers:
         self._inputs: Sequence[Write] = ()
         self._unwritten: list[Iterator[torch.Tensor]] = []
         self._indices: Iterator[torch.Tensor] = iter(())
-        self._numbers: dict[int, Any] = {}
         self._numbers_of_rows: Ints = np.empty(0, np.int64)
         self.reach = Reach()
 
@@ -71,7 +70,7 @@ class Buffers:
         gathered += [read.size * read.slots for read in plan.outputs if read.access is _GATHER]
         # Moves of earlier plans keep the shapes that their tokens had.
         self._shapes = list(self._shapes)
-        self._unwritten, self._numbers = [], {}
+        self._unwritten = []
         for number, (arena, sizes) in enumerate(zip(plan.arenas, rows_of_write, strict=True)):
             if number == len(self._rows):
                 self._add(arena)
@@ -126,13 +125,15 @@ class Buffers:
         return self._rows[arena].index_select(0, torch.from_numpy(rows).to(self._device))
 
     def number(self, arena: int, row: int) -> Any:
-        """The only number of a row, as Python's. Many examples may ask, so an arena is looked into through numpy, where it can be."""
-        numbers = self._numbers.get(arena)
-        if numbers is None:
-            rows = self._rows[arena]
-            readable = rows.device.type == "cpu" and rows.dtype in _IN_NUMPY
-            numbers = self._numbers[arena] = rows.detach().numpy() if readable else rows
-        return numbers.item(row) if type(numbers) is np.ndarray else numbers[row].item()
+        """The only number of a row, as Python's."""
+        return self._rows[arena][row].item()
+
+    def numbers(self, arena: int, rows: Ints) -> list[Any]:
+        """The same for several rows."""
+        values = self._rows[arena].detach()
+        if values.device.type == "cpu" and values.dtype in _IN_NUMPY:
+            return values.numpy()[rows].reshape(-1).tolist()  # type: ignore[no-any-return]
+        return self.rows(arena, rows).flatten().tolist()
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:
         """Take the constants as they are; what is left must be written by the first exchange."""

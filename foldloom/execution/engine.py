@@ -106,6 +106,13 @@ class Session:
         arena = int(self._placed.arena_of_value[values[0]])
         return self._buffers.rows(arena, self._placed.row_of_value[np.array(values)])
 
+    def numbers(self, values: Ints) -> list[Any]:
+        """Values that are one number each, as Python's. Many examples may ask at once."""
+        arenas, rows = self._placed.arena_of_value[values], self._placed.row_of_value[values]
+        if (arenas == arenas[0]).all():
+            return self._buffers.numbers(arenas.item(0), rows)
+        return [self._buffers.number(*place) for place in zip(arenas.tolist(), rows.tolist(), strict=True)]
+
     def number(self, value: int) -> Any:
         """A value that is one number, as Python's."""
         return self._buffers.number(self._placed.arena_of_value.item(value), self._placed.row_of_value.item(value))

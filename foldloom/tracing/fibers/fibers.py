@@ -378,6 +378,11 @@ class Fibers:
         finally:
             self._interrupts.held = False
 
+    @property
+    def has_unstarted(self) -> bool:
+        """Whether there are tasks for a fiber that is free."""
+        return bool(self._unstarted)
+
     def is_mine(self) -> bool:
         """Whether this is the thread that they run in."""
         return threading.get_ident() == self._thread

@@ -76,10 +76,10 @@ def _live() -> None:
         fiber = getcurrent()
         assert isinstance(fiber, Fiber)
         fiber.fibers.work(fiber)
-        idle = fiber.fibers.idle
+        idle, is_wanted = fiber.fibers.idle, fiber.fibers.has_unstarted
         del fiber.fibers, fiber.group
         fiber.journal = fiber.awaits = None
-        if fiber.ending or len(idle) >= _MOST_IDLE:
+        if fiber.ending or not is_wanted or len(idle) >= _MOST_IDLE:
             return
         fiber.gr_context = None
         idle.append(fiber)

@@ -62,6 +62,9 @@ class Flushes:
         self._demanded: defaultdict[Hashable, list[int]] = defaultdict(list)
         """Values that are waited for, by type. Examples that wait for values of one type are taken to be at the same place."""
         self._demanded_as_tensors: defaultdict[Hashable, list[int]] = defaultdict(list)
+        self._demanded_as_numbers: defaultdict[Hashable, list[int]] = defaultdict(list)
+        self._numbers: dict[int, Any] = {}
+        """Values that were demanded as numbers and computed."""
         self.on_demand: Callable[[Hashable], None] | None = None
         """Called with the type of a demanded value that is not computed yet; it returns after a `flush` of that type. If it is None,
         everything is flushed at once."""
@@ -83,23 +86,41 @@ class Flushes:
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What the handles stand for. Every value that leaves a recorder comes by here; what is not computed yet is flushed."""
-        if form is NUMBER and handles[0]._type.shape and handles[0].numel() != 1:
-            raise RuntimeError(f"a Tensor with {handles[0].numel()} elements cannot be converted to Scalar")
+        first = handles[0]
+        if form is NUMBER and not first._type.ragged:
+            return [self._number(first)]
         missing = [value for handle in handles for value in self._missing(handle, form)]
         if missing:
-            self._wait_for(handles[0]._type, missing, form)
+            self._wait_for(first._type, missing, form)
         return [self._read_rows(h, form) if h._type.ragged else self._read(h, form) for h in handles]
+
+    def _number(self, handle: LazyTensor) -> Any:
+        """A value as Python's number: what programs branch on."""
+        value = handle._value
+        if value in self._numbers:
+            return self._numbers[value]
+        if handle._type.shape and handle.numel() != 1:
+            raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
+        if not self._is_there(value):
+            self._wait_for(handle._type, (value,), NUMBER)
+            if value in self._numbers:
+                return self._numbers[value]
+        return self._read(handle, NUMBER)
+
+    def _is_there(self, value: int) -> bool:
+        """Whether the numbers of a value can be had without a flush."""
+        return (
+            self._pending.number_of(value) >= 0
+            or value in self._graph.number_of_value
+            or self._tensor_of(value) is not None
+            or self.reader.read(value) is not None
+        )
 
     def _missing(self, handle: LazyTensor, form: Form) -> list[int]:
         """The values of a handle that must be computed."""
         if not handle._type.ragged:
             value = handle._value
-            if self._tensor_of(value) is not None:
-                return []
-            is_known = form is not TENSOR and (
-                value in self._graph.number_of_value or self._pending.number_of(value) >= 0
-            )
-            is_there = is_known or (form is not TENSOR and self.reader.read(value) is not None)
+            is_there = self._tensor_of(value) is not None if form is TENSOR else self._is_there(value)
             return [] if is_there else [value]
         not_given = [value for value in handle._value if self._tensor_of(value) is None]
         if form is TENSOR or not not_given:
@@ -124,6 +145,8 @@ class Flushes:
         self._demanded[kind] += values
         if form is TENSOR:
             self._demanded_as_tensors[kind] += values
+        elif form is NUMBER:
+            self._demanded_as_numbers[kind] += values
         if self.on_demand is None:
             self.flush_all()
             return
@@ -213,12 +236,18 @@ class Flushes:
 
     def _flush_demanded(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
         wanted = list(dict.fromkeys([value for kind in kinds for value in self._demanded_as_tensors.pop(kind, ())]))
+        as_numbers = [value for kind in kinds for value in self._demanded_as_numbers.pop(kind, ())]
         for kind in kinds:
             self._demanded.pop(kind, None)
         planned, rows = self._flush(roots, wanted, (), apart=True)
         if wanted:
             places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
             self._tensor_of_value.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
+        if as_numbers:
+            assert self._session is not None
+            with unwatched():
+                found = self._session.numbers(self._pending.numbers_of(as_numbers))
+            self._numbers.update(zip(as_numbers, found, strict=True))
 
     def _flush(
         self, roots: Sequence[int] | None, outputs: Sequence[int], results: Sequence[Any], *, apart: bool

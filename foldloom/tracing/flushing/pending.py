@@ -69,6 +69,10 @@ class Pending:
         number = self._where.item(value) if value < self._first_new else -1
         return number if number < self._ran else -1
 
+    def numbers_of(self, values: list[int]) -> Ints:
+        """The same for several that are computed."""
+        return self._where[numbers(values)]
+
     def ran(self, cut: Cut) -> None:
         """The last cut has been computed."""
         self._ran += cut.graph.value_count - len(cut.earlier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CellType
@@ -113,7 +114,8 @@ class Guards:
         for tensor in tensors:
             if id(tensor) not in self._tensors and not tensor.is_inference():
                 self._tensors[id(tensor)] = tensor, tensor._version
-                self._address[id(tensor)] = _address_of(tensor)
+                with unwatched():
+                    self._address[id(tensor)] = _address_of(tensor)
 
     def note_change(self, target: object) -> None:
         """A tensor, or each of a list, is about to be changed in place. If it shares memory with a guarded one, calls that run later are
@@ -148,7 +150,9 @@ class Guards:
     def guard_function(self, function: Any, label: str) -> None:
         """Guard the variables around the function of a cell."""
         if not self.runs_later and id(function) not in self._functions:
-            self._functions[id(function)] = function, label, settings_of(variables_of(function))
+            settings = settings_of(variables_of(function))
+            if settings:
+                self._functions[id(function)] = function, label, settings
 
     def check_mode(self, module: nn.Module, training: bool) -> None:
         """`train()` or `eval()` of a cell: an error if it has been called."""
@@ -163,9 +167,10 @@ class Guards:
 
     def check(self) -> None:
         """Raise if a guarded tensor or a cell's module has changed."""
-        for tensor, version in self._tensors.values():
-            if tensor._version != version or _address_of(tensor) != self._address[id(tensor)]:
-                self._changed = self._changed or describe(tensor)
+        with unwatched():
+            for number, (tensor, version) in self._tensors.items():
+                if tensor._version != version or _address_of(tensor) != self._address[number]:
+                    self._changed = self._changed or describe(tensor)
         if self._changed is not None:
             raise ArgumentError(
                 f"a tensor ({self._changed}) that calls of this batch read was changed in place before all of them had run. "
@@ -184,19 +189,22 @@ class Guards:
 
     @contextmanager
     def _with_changes_noted(self) -> Iterator[None]:
-        before = [(tensor, tensor._version) for tensor, _ in self._tensors.values()]
+        tensors = [tensor for tensor, _ in self._tensors.values()]
+        versions = [tensor._version for tensor in tensors]
         parts = [(vars(part), settings) for state in self._cells.values() for part, *_, settings in state]
-        was = [dict(attributes) for attributes, _ in parts]
-        around = [(settings, function, variables_of(function)) for function, _, settings in self._functions.values()]
+        parts += [(variables_of(function), settings) for function, _, settings in self._functions.values()]
+        was = [[*map(attributes.get, settings)] for attributes, settings in parts]
         try:
             yield
         finally:
-            for (attributes, settings), earlier in zip(parts, was, strict=True):
-                _note_changes(settings, earlier, attributes)
-            for settings, function, variables in around:
-                _note_changes(settings, variables, variables_of(function))
-            for tensor, version in before:
-                self._tensors[id(tensor)] = tensor, self._tensors[id(tensor)][1] + tensor._version - version
+            around = [variables_of(function) for function, *_ in self._functions.values()]
+            attributes_now = [attributes for attributes, _ in parts[: len(parts) - len(around)]] + around
+            for (_, settings), earlier, now in zip(parts, was, attributes_now, strict=True):
+                if not all(map(operator.is_, map(now.get, settings), earlier)):
+                    _note_changes(settings, dict(zip(settings, earlier, strict=True)), now)
+            for tensor, version in zip(tensors, versions, strict=True):
+                if tensor._version != version:
+                    self._tensors[id(tensor)] = tensor, self._tensors[id(tensor)][1] + tensor._version - version
 
     @contextmanager
     def as_recorded(self) -> Iterator[None]:
@@ -244,8 +252,8 @@ def _changed_around(label: str, now: dict[str, Any], before: dict[str, Any]) -> 
 
 
 def _address_of(tensor: torch.Tensor) -> int:
-    with unwatched():
-        return tensor.data_ptr() if tensor.layout is torch.strided else 0
+    """Called where function modes do not watch."""
+    return tensor.data_ptr() if tensor.layout is torch.strided else 0
 
 
 def _memory_of(tensor: torch.Tensor) -> int | None:
