@@ -76,7 +76,8 @@ def _live() -> None:
         fiber = getcurrent()
         assert isinstance(fiber, Fiber)
         fiber.fibers.work(fiber)
-        idle, is_wanted = fiber.fibers.idle, fiber.fibers.has_unstarted
+        # Whoever has run a group inside a task may run another.
+        idle, is_wanted = fiber.fibers.idle, fiber.fibers.has_unstarted or fiber.group.owner is not None
         del fiber.fibers, fiber.group
         fiber.journal = fiber.awaits = None
         if fiber.ending or not is_wanted or len(idle) >= _MOST_IDLE:
