@@ -135,7 +135,11 @@ class HaltingNetwork(nn.Module):
 class NextWord(nn.Module):
     def __init__(self, words: int, hidden: int) -> None:
         super().__init__()
-        self.embed, self.step, self.judge = nn.Embedding(words, hidden), nn.GRUCell(hidden, hidden), nn.Linear(hidden, words)
+        self.embed, self.step, self.judge = (
+            nn.Embedding(words, hidden),
+            nn.GRUCell(hidden, hidden),
+            nn.Linear(hidden, words),
+        )
 
     def forward(self, word: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         state = self.step(self.embed(word), state)

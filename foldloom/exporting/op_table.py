@@ -3,7 +3,8 @@ others' results."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,13 @@ class _SignatureProbe(NamedCell):
         ops = list(self.__dict__["ops"])
         return ops[0] if len(ops) == 1 else None
 
-    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
-        found = super().signature(types, nesting, settings)
+    def signature(
+        self,
+        types: tuple[Type, ...],
+        nesting: Nesting,
+        settings: Settings,
+        trying: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Signature:
+        found = super().signature(types, nesting, settings, trying)
         self.__dict__["ops"][found.op] = None
         return found

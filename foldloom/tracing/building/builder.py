@@ -241,9 +241,7 @@ class GraphBuilder:
 
     def _find_histories(self, op_of_node: Ints, operands: Ints, lengths: Ints) -> None:
         node, operand, length = self._known
-        self.histories.add_nodes(
-            self.ops, op_of_node[node:], operands[operand:], lengths[length:], self.value_count
-        )
+        self.histories.add_nodes(self.ops, op_of_node[node:], operands[operand:], lengths[length:], self.value_count)
         self._known = len(op_of_node), len(operands), len(lengths)
 
     # ---- Taking nodes away.

@@ -6,6 +6,7 @@ import itertools
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import CellType
 from typing import Any, cast
@@ -146,13 +147,20 @@ class Cell(torch.nn.Module):
         tensor = next(itertools.chain(module.parameters(), module.buffers()), None)
         return None if tensor is None else tensor.device
 
-    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
-        """What a call with such arguments computes; found by trying, once."""
+    def signature(
+        self,
+        types: tuple[Type, ...],
+        nesting: Nesting,
+        settings: Settings,
+        trying: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Signature:
+        """What a call with such arguments computes; found by ``trying``, once."""
         requires_grad = tuple([weight.requires_grad for weight in _weights_of(self.function)])
         key = (types, nesting, settings, self.training, torch.is_grad_enabled(), requires_grad, *autocast_state())
         known = self._signatures.get(key)
         if known is None:
-            known = self._signatures[key] = self._infer(types, nesting, settings)
+            with trying():
+                known = self._signatures[key] = self._infer(types, nesting, settings)
         return known
 
     def takes(self, types: Sequence[Type]) -> bool:

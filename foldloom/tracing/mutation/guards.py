@@ -190,7 +190,8 @@ class Guards:
     @contextmanager
     def _with_changes_noted(self) -> Iterator[None]:
         tensors = [tensor for tensor, _ in self._tensors.values()]
-        versions = [tensor._version for tensor in tensors]
+        with unwatched():
+            versions = [tensor._version for tensor in tensors]
         parts = [(vars(part), settings) for state in self._cells.values() for part, *_, settings in state]
         parts += [(variables_of(function), settings) for function, _, settings in self._functions.values()]
         was = [[*map(attributes.get, settings)] for attributes, settings in parts]

@@ -141,8 +141,8 @@ class Signatures:
     ) -> KnownCall:
         """A call of a cell, which is known under the key from then on."""
         try:
-            with recording_paused(), self._guards.changes_allowed():
-                signature = cell.signature(types, nesting, settings)
+            with recording_paused():
+                signature = cell.signature(types, nesting, settings, self._guards.changes_allowed)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self._graph.where()}") from error.__cause__
         op = signature.op if self.mode_of_op is None else replace(signature.op, mode=self.mode_of_op)
