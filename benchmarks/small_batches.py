@@ -172,8 +172,10 @@ class Layer(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         query, key, value = self.project(self.before(words)).chunk(3, dim=-1)
-        words = words + self.attend(F.scaled_dot_product_attention(query, key, value))
-        return words + self.narrow(torch.relu(self.widen(self.between(words))))
+        attended: Tensor = self.attend(F.scaled_dot_product_attention(query, key, value))
+        words = words + attended
+        widened: Tensor = self.narrow(torch.relu(self.widen(self.between(words))))
+        return words + widened
 
 
 class EarlyExit(nn.Module):
@@ -190,7 +192,8 @@ class EarlyExit(nn.Module):
             scores = F.log_softmax(judge(words.mean(0)), dim=-1)
             if scores.max() > -0.45:
                 break
-        return -scores[0]
+        score: Tensor = scores[0]
+        return -score
 
 
 def _tree_lstm(hidden: int) -> Program:

@@ -132,7 +132,7 @@ class Buffers:
         """The same for several rows."""
         values = self._rows[arena].detach()
         if values.device.type == "cpu" and values.dtype in _IN_NUMPY:
-            return values.numpy()[rows].reshape(-1).tolist()  # type: ignore[no-any-return]
+            return values.numpy()[rows].reshape(-1).tolist()
         return self.rows(arena, rows).flatten().tolist()
 
     def place_inputs(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Write], list[torch.Tensor]]:

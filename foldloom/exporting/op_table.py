@@ -3,8 +3,7 @@ others' results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -168,13 +167,7 @@ class _SignatureProbe(NamedCell):
         ops = list(self.__dict__["ops"])
         return ops[0] if len(ops) == 1 else None
 
-    def signature(
-        self,
-        types: tuple[Type, ...],
-        nesting: Nesting,
-        settings: Settings,
-        trying: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> Signature:
-        found = super().signature(types, nesting, settings, trying)
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
+        found = super().signature(types, nesting, settings)
         self.__dict__["ops"][found.op] = None
         return found

@@ -73,3 +73,11 @@ def test_law_on_treebank_trees() -> None:
     model = TreeLSTM(vocabulary, 6, 4).double()
     batched, alone = (run(model, stack=True)(trees[:40]) for run in (fl.batch, fl.one_by_one))
     assert_same(batched[0], alone[0])
+
+
+def test_small_batches_reports_every_program() -> None:
+    small = ("--hidden", "4", "--batch", "1", "3", "--rounds", "1", "--json")
+    report = json.loads(benchmark("small-batches", *small))
+    for program in ("tree-lstm", "halting", "greedy-decoding", "early-exit"):
+        for mode in ("training", "inference"):
+            assert set(report[f"{program}, {mode}, 3"]) == {"plain", "cells"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CellType
 from typing import Any, cast
@@ -147,21 +146,21 @@ class Cell(torch.nn.Module):
         tensor = next(itertools.chain(module.parameters(), module.buffers()), None)
         return None if tensor is None else tensor.device
 
-    def signature(
-        self,
-        types: tuple[Type, ...],
-        nesting: Nesting,
-        settings: Settings,
-        trying: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> Signature:
-        """What a call with such arguments computes; found by ``trying``, once."""
-        requires_grad = tuple([weight.requires_grad for weight in _weights_of(self.function)])
-        key = (types, nesting, settings, self.training, torch.is_grad_enabled(), requires_grad, *autocast_state())
+    def signature(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Signature:
+        """What a call with such arguments computes; found by trying, once."""
+        key = self._key_of(types, nesting, settings)
         known = self._signatures.get(key)
         if known is None:
-            with trying():
-                known = self._signatures[key] = self._infer(types, nesting, settings)
+            known = self._signatures[key] = self._infer(types, nesting, settings)
         return known
+
+    def knows(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> bool:
+        """Whether `signature` is found without trying."""
+        return self._key_of(types, nesting, settings) in self._signatures
+
+    def _key_of(self, types: tuple[Type, ...], nesting: Nesting, settings: Settings) -> Hashable:
+        requires_grad = tuple([weight.requires_grad for weight in _weights_of(self.function)])
+        return (types, nesting, settings, self.training, torch.is_grad_enabled(), requires_grad, *autocast_state())
 
     def takes(self, types: Sequence[Type]) -> bool:
         """Whether one of torch's own modules can be called on blocks of such values as one operation."""

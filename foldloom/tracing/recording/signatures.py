@@ -6,6 +6,7 @@ Everything here happens once for each signature of a batch. What a function retu
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -142,7 +143,9 @@ class Signatures:
         """A call of a cell, which is known under the key from then on."""
         try:
             with recording_paused():
-                signature = cell.signature(types, nesting, settings, self._guards.changes_allowed)
+                is_known = cell.knows(types, nesting, settings)
+                with nullcontext() if is_known else self._guards.changes_allowed():
+                    signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self._graph.where()}") from error.__cause__
         op = signature.op if self.mode_of_op is None else replace(signature.op, mode=self.mode_of_op)
