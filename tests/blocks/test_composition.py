@@ -20,7 +20,7 @@ def test_pipe() -> None:
     assert fb.Pipe().eval("anything") == "anything"
     assert repr(fb.Identity() >> fb.Scalar() >> fb.Identity()) == "Scalar()"
     assert repr(fb.Pipe()) == "Pipe()"
-    long = fb.Scalar()
+    long: fb.Block = fb.Scalar()
     for _ in range(7):
         long = long >> torch.neg
     check(long, (2, -2), depths=[7])

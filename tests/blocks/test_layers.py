@@ -49,7 +49,7 @@ def test_fc_options() -> None:
 def test_copies_of_layers_are_drawn_anew() -> None:
     block = fb.Vector(3) >> fb.FC(2) >> fb.FC(2)
     one, other = (fb.compile(b) for b in (block, block.copy()))
-    assert not torch.equal(one.cells["FC"].weight, other.cells["FC"].weight)
+    assert not torch.equal(one.cells["FC"].weight, other.cells["FC"].weight)  # type: ignore[arg-type]
     assert list(one.state_dict()) == list(other.state_dict())
 
 
@@ -75,7 +75,7 @@ def test_fractal_net() -> None:
     net = fb.FractalNet(1, 1, linear)
     (block,) = net.blocks
     x = torch.ones(1, 2)
-    first, second = block.recursive
+    first, second = block.recursive  # type: ignore[misc]
     expected = (block.base(x) + second.base(first.base(x))) / 2
     torch.testing.assert_close(net(x), expected)
     model = fb.compile(fb.Vector(2) >> fb.FractalNet(2, 2, linear)).double()

@@ -224,11 +224,11 @@ def test_examples_may_be_tensors_where_blocks_take_tensors() -> None:
 def test_plans_are_made_in_workers(start: str) -> None:
     model = tree_model()
     trees = random_trees(10)
-    loader = DataLoader(trees, batch_size=4, collate_fn=model.plan, num_workers=2, multiprocessing_context=start)
+    loader: Any = DataLoader(trees, batch_size=4, collate_fn=model.plan, num_workers=2, multiprocessing_context=start)  # type: ignore[arg-type]
     results = torch.cat([model(plan) for plan in loader])
     torch.testing.assert_close(results, model(trees))
     kept = [model.record(tree) for tree in trees]
-    loader = DataLoader(kept, batch_size=4, collate_fn=model.plan, num_workers=1, multiprocessing_context=start)
+    loader = DataLoader(kept, batch_size=4, collate_fn=model.plan, num_workers=1, multiprocessing_context=start)  # type: ignore[arg-type]
     torch.testing.assert_close(torch.cat([model(plan) for plan in loader]), model(trees))
 
 

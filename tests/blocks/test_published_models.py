@@ -90,7 +90,7 @@ def test_tree_lstm_on_the_fly_is_the_same() -> None:
     model = models.TreeLSTM(20, 6, 4).double()
     cells = model.states.cells
     cells["Leaf"].embed.sparse = False
-    code = OnTheFly(cells["Leaf"].function, cells["Merge"].function)
+    code = OnTheFly(cells["Leaf"].function, cells["Merge"].function)  # type: ignore[arg-type]
     from_blocks = model.states(trees)[1]["state"].values
     from_code = fl.batch(code, stack=True)(trees).values
     assert_same(from_blocks, from_code)

@@ -215,7 +215,7 @@ def test_slice() -> None:
     check(fb.Slice(stop=1) >> fb.Map(fb.Scalar()), ([1, 2], [1]))
     check(fb.Record((fb.Scalar(),) * 3) >> fb.Slice(stop=2), ((1, 2, 3), (1, 2)))
     with pytest.raises(TypeError):
-        fb.Slice(1)  # type: ignore[misc]
+        fb.Slice(1)  # type: ignore[call-arg]
     with pytest.raises(fb.BlockTypeError, match=r"takes a sequence, a tuple or a Python object, not TensorType"):
         fb.Scalar() >> fb.Slice(stop=2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import importlib
 import io
 import itertools
 import re
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 
 from foldloom import data
-from foldloom.data import reading
 from foldloom.data.arithmetic import made_expressions
 from foldloom.data.python_source import HIDDEN, OPERATORS, hide_operator, show_hidden
 from foldloom.errors import FoldloomError
@@ -306,7 +306,7 @@ def test_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(reading.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(
         ModuleNotFoundError, match=r"to read CoNLL-U files, conllu is needed: pip install 'foldloom\[data\]'"
     ):

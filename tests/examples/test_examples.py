@@ -91,7 +91,7 @@ def test_makes_the_same_examples_again(name: str) -> None:
 @every_decoder
 def test_predicts_one_by_one(name: str) -> None:
     model, examples = small(PROGRAMS[name])
-    predictions = fl.one_by_one(model.predict)(examples)
+    predictions = fl.one_by_one(model.predict)(examples)  # type: ignore[arg-type]
     assert len(predictions) == len(examples)
 
 
@@ -113,7 +113,7 @@ def test_law_of_recordings(name: str) -> None:
 @every_decoder
 def test_law_of_predictions(name: str) -> None:
     model, examples = small(PROGRAMS[name])
-    check_batched(model.predict, examples, model)
+    check_batched(model.predict, examples, model)  # type: ignore[arg-type]
 
 
 @batched_on_the_fly
@@ -187,7 +187,8 @@ def test_beam_of_one_is_greedy() -> None:
     model = program.model(beam=1, longest=8)
     for example in program.made_examples(5, 0):
         memory = model.encode(example.source)
-        state, token, tokens = memory[-1], END, []
+        state, token = memory[-1], END
+        tokens: list[Any] = []
         while len(tokens) < 8 and tokens[-1:] != [END]:
             state, log_probabilities = model.next(memory, state, token)
             token = int(log_probabilities.argmax())

@@ -78,7 +78,7 @@ class Forget(nn.Module):
         self.from_word, self.from_child = nn.Linear(size, size), nn.Linear(size, size, bias=False)
 
     def forward(self, word: torch.Tensor, child: Any) -> torch.Tensor:
-        return torch.sigmoid(self.from_word(word) + self.from_child(child[0])) * child[1]  # type: ignore[no-any-return]
+        return torch.sigmoid(self.from_word(word) + self.from_child(child[0])) * child[1]
 
 
 class Gather(nn.Module):

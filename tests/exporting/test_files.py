@@ -140,7 +140,9 @@ def test_every_combinator(tmp_path: Path) -> None:
     model = fb.compile(block)
     fl.export(model, tmp_path / "model.onnx")
     values = [1.0, 5.0, 2.0]
-    example = dict.fromkeys(("fold", "mean", "largest", "pairs", "length", "turned", "nth"), values) | {"some": None}
+    example: dict[str, Any] = dict.fromkeys(("fold", "mean", "largest", "pairs", "length", "turned", "nth"), values) | {
+        "some": None
+    }
     assert_equal_results(Model(tmp_path / "model.onnx")([example]), [model.one_example(example)])
     example["some"] = 7
     assert_equal_results(Model(tmp_path / "model.onnx")([example]), [model.one_example(example)])

@@ -39,10 +39,12 @@ class Sketch:
         return self.add(LEAF, self.add(INPUT))
 
     def done(self, *outputs: int) -> Graph:
-        columns = [np.array(column, np.int64) for column in (self.nodes, self.operands, self.depths)]
+        nodes, operands, depths = (np.array(column, np.int64) for column in (self.nodes, self.operands, self.depths))
         return Graph(
             tuple(self.ops),
-            *columns,
+            nodes,
+            operands,
+            depths,
             np.array([len(self.nodes)]),
             np.array(outputs, np.int64),
             len(self.depth_of_value),

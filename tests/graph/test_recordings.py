@@ -101,7 +101,7 @@ def test_plans_made_in_workers(model: TreeLSTM, context: str) -> None:
     expected = fl.one_by_one(model)(TREES)
     recordings = [fl.record(model, tree) for tree in TREES]
     for data, collate in ((recordings, fl.plan), (TREES, RecordingCollator(model))):
-        loader: Any = DataLoader(data, batch_size=5, collate_fn=collate, num_workers=2, multiprocessing_context=context)
+        loader: Any = DataLoader(data, batch_size=5, collate_fn=collate, num_workers=2, multiprocessing_context=context)  # type: ignore[arg-type]
         actual = [result for planned in loader for result in fl.batch(model).run(planned)]
         assert_same(actual, expected)
 
@@ -136,7 +136,8 @@ def test_inputs_of_every_kind_come_along() -> None:
 def test_cells_of_a_plain_function_are_found_in_this_process() -> None:
     cells = [fl.cell(lambda x: 2 * x)]
     recording = pickle.loads(pickle.dumps(fl.record(lambda x: cells[0](cells[0](x)), 3)))
-    assert fl.batch(lambda x: None).run(fl.plan([recording]))[0].item() == 12
+    replayed: Any = fl.batch(lambda x: None)
+    assert replayed.run(fl.plan([recording]))[0].item() == 12
     planned = fl.plan([recording])
     cells.clear()
     with pytest.raises(fl.errors.CellMismatchError, match="that this process does not have"):
@@ -150,7 +151,7 @@ def test_recording_each_is_recording_one_by_one(model: TreeLSTM) -> None:
         for name in ("op_of_node", "operands", "depth_of_node", "nodes_of_example", "outputs", "lengths"):
             assert getattr(one.graph, name).tolist() == getattr(other.graph, name).tolist()
         assert (one.graph.ops, one.graph.value_count) == (other.graph.ops, other.graph.value_count)
-        assert [column.tolist() for column in one.inputs] == [column.tolist() for column in other.inputs]  # type: ignore[union-attr]
+        assert [column.tolist() for column in one.inputs] == [column.tolist() for column in other.inputs]
     assert_same(fl.batch(model).run(fl.plan(each[::-1])), fl.one_by_one(model)(TREES[::-1]))
     assert fl.record_each(model, []) == []
 

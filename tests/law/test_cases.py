@@ -142,7 +142,7 @@ def test_initial_state_shared_by_all() -> None:
     start = vector(3)
     step = fl.cell(nn.GRUCell(2, 3).double())
 
-    def run(words: list[torch.Tensor]) -> torch.Tensor:
+    def run(words: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         state = start
         for word in words:
             state = step(word, state)

@@ -77,7 +77,7 @@ def molecule(source: random.Random, atoms: int) -> Molecule:
     distances = abs(np.subtract.outer(np.arange(atoms), np.arange(atoms)))
     pairs = numbers.normal(size=(atoms, atoms, 2))
     targets = {name: source.random() for name in source.sample(("a", "b"), source.randint(1, 2))}
-    return Molecule("", numbers.normal(size=(atoms, 3)), pairs + pairs.transpose(1, 0, 2), distances, targets)
+    return Molecule("", numbers.normal(size=(atoms, 3)), pairs + pairs.transpose(1, 0, 2), distances, targets)  # type: ignore[arg-type]
 
 
 def question(source: random.Random) -> neural_module_network.Question:
@@ -151,7 +151,7 @@ def made(name: str) -> tuple[models.Trainable, list[Any]]:
     return model.eval(), CASES[name].examples(random.Random(0))
 
 
-def one_example(model: models.Trainable) -> Callable[[Any], Any]:
+def one_example(model: Any) -> Callable[[Any], Any]:
     """What the model computes of one example: a model of blocks has it inside."""
     return model.states.one_example if hasattr(model, "states") else model
 
@@ -251,7 +251,7 @@ def test_law_where_own_decisions_lead(name: str) -> None:
     if isinstance(model, models.SPINN):
         model.own_transitions = True
     else:
-        model.explore = True
+        model.explore = True  # type: ignore[assignment]
     assert not model.can_record
     check_on_the_fly(model, examples, sources=list(model.parameters()), records=False)
     assert model.loss(examples).isfinite()
@@ -259,4 +259,4 @@ def test_law_where_own_decisions_lead(name: str) -> None:
 
 def test_law_of_parses() -> None:
     model, examples = made("parser")
-    check_on_the_fly(model.answer, examples, records=False)
+    check_on_the_fly(model.answer, examples, records=False)  # type: ignore[arg-type]

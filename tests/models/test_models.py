@@ -64,8 +64,8 @@ def test_missing_children_are_zeros() -> None:
 def test_tensor_network_formula() -> None:
     model = models.RecursiveTensorNetwork(4, 3)
     word, compose = (model.states.cells[name] for name in ("Word", "ComposeByTensor"))
-    both = torch.cat((word.embed.weight[1], word.embed.weight[2])).tanh()
-    forms = torch.stack([both @ compose.tensor[k] @ both for k in range(3)])
+    both = torch.cat((word.embed.weight[1], word.embed.weight[2])).tanh()  # type: ignore[index]
+    forms = torch.stack([both @ compose.tensor[k] @ both for k in range(3)])  # type: ignore[index]
     expected = torch.tanh(forms + compose.linear(both))
     torch.testing.assert_close(model.results([(0, (0, 1), (0, 2))]).values[-1], expected)
 

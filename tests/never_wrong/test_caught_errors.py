@@ -34,7 +34,7 @@ def jitter_in_a_loop(matrix: torch.Tensor) -> Any:
     while True:
         try:
             return torch.linalg.cholesky(matrix + added * torch.eye(3).double()), added
-        except torch.linalg.LinAlgError:
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             added = added * 10 + 0.3
 
 
@@ -48,7 +48,7 @@ def inverse(matrix: torch.Tensor) -> Any:
 def solved(matrix: torch.Tensor) -> Any:
     try:
         return torch.linalg.solve(matrix * 1, torch.ones(3).double())
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return torch.zeros(3).double()
 
 
@@ -140,8 +140,8 @@ LOOKUPS: dict[str, Callable[[torch.Tensor], Any]] = {
     "index_select": or_else(lambda n: TABLE.weight.index_select(0, n[None]), IndexError),
     "gather": or_else(lambda n: TABLE.weight.gather(0, n.view(1, 1)), RuntimeError),
     "place of a value": or_else(lambda n: (TABLE.weight[0] * 2)[n], IndexError),
-    "item of a list": or_else(lambda n: [1, 2, 3][n.item()], IndexError),
-    "key of a dict": or_else(lambda n: {1: "a"}[n.item()], KeyError),
+    "item of a list": or_else(lambda n: [1, 2, 3][n.item()], IndexError),  # type: ignore[index]
+    "key of a dict": or_else(lambda n: {1: "a"}[n.item()], KeyError),  # type: ignore[index]
     "nll_loss": or_else(lambda n: F.nll_loss(TABLE.weight[0] * 2, n), IndexError),
     "cross_entropy": or_else(lambda n: F.cross_entropy(TABLE.weight[:1] * 2, n[None]), IndexError),
     "one_hot": or_else(lambda n: F.one_hot(n, 5), RuntimeError),
@@ -173,8 +173,8 @@ SHAPES: dict[str, Callable[[torch.Tensor], Any]] = {
     "truth": or_else(lambda x: bool(x * 2), RuntimeError),
     "dtype": or_else(lambda x: LAYER((x * 2).float()), RuntimeError),
     "unpacked": or_else(lambda x: [*(x * 2)][2], IndexError),
-    "attribute": or_else(lambda x: (x * 2).nonsense, AttributeError),
-    "argument": or_else(lambda x: (x * 2).sum(nonsense=1), TypeError),
+    "attribute": or_else(lambda x: (x * 2).nonsense, AttributeError),  # type: ignore[attr-defined]
+    "argument": or_else(lambda x: (x * 2).sum(nonsense=1), TypeError),  # type: ignore[call-overload]
     "dimension": or_else(lambda x: (x * 2).sum(5), IndexError),
     "float of many": or_else(lambda x: float(x.detach()[:2] * 2), (RuntimeError, ValueError)),  # type: ignore[arg-type]
     "assert": or_else(lambda x: _asserted(x), AssertionError),
@@ -229,7 +229,7 @@ def test_an_error_that_is_not_caught_has_its_type() -> None:
         fl.batch(lambda n: TABLE(n) * 2)(NUMBERS)
     with pytest.raises(RuntimeError):
         fl.batch(lambda x: LAYER(x * 2))(VECTORS)
-    with pytest.raises(torch.linalg.LinAlgError):
+    with pytest.raises(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         fl.batch(lambda x: torch.linalg.cholesky(x * 1))(MATRICES)
 
 
@@ -271,7 +271,7 @@ def test_an_inner_batch_in_a_try() -> None:
     def function(scale: float) -> Any:
         try:
             return fl.batch(lambda matrix: torch.linalg.cholesky(matrix * scale))([torch.eye(2), 2 * torch.eye(2)])
-        except torch.linalg.LinAlgError:
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return "failed"
 
     check(function, [1.0, -1.0, 3.0])

@@ -22,7 +22,7 @@ from tests.never_wrong.checking import check, exit_code_of_a_child, linear, vect
 MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
     "apply_": lambda x: x.apply_(lambda number: number + 1),
     "map_": lambda x: x.map_(torch.ones(3, dtype=torch.float64), lambda one, other: one + other),
-    "set_": lambda x: x.set_(torch.ones(2, dtype=torch.float64)),
+    "set_": lambda x: x.set_(torch.ones(2, dtype=torch.float64)),  # type: ignore[call-overload]
 }
 
 MORE_MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -31,7 +31,7 @@ MORE_MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
     "resize_": lambda x: x.resize_(3),
     "share_memory_": lambda x: x.share_memory_().is_shared(),
     "numpy": lambda x: x.numpy() + 1,
-    "dlpack": lambda x: torch.from_dlpack(x) * 2,
+    "dlpack": lambda x: torch.from_dlpack(x) * 2,  # type: ignore[attr-defined]
     "memory view": lambda x: bytes(x.numpy().data)[:0],
     "as_strided": lambda x: x.as_strided((2, 2), (1, 1)),
 }
@@ -113,7 +113,7 @@ def scripted() -> nn.Module:
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
-    "compiled": lambda: torch.compile(nn.Sequential(linear(), nn.Tanh()), backend="eager"),
+    "compiled": lambda: torch.compile(nn.Sequential(linear(), nn.Tanh()), backend="eager"),  # type: ignore[dict-item, return-value]
     "traced": traced,
     "scripted": scripted,
     "weight_norm": lambda: nn.utils.parametrizations.weight_norm(linear()),

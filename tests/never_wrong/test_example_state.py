@@ -19,7 +19,8 @@ class Net(nn.Module):
     def __init__(self, forward: Callable[[Any, torch.Tensor], Any]) -> None:
         super().__init__()
         self.lin, self.child = linear(), nn.Module()
-        self.count, self.history, self.h = 0, [], None
+        self.count, self.h = 0, None
+        self.history: list[Any] = []
         self.register_buffer("average", torch.zeros(3, dtype=torch.float64))
         self.run = forward
 
@@ -191,7 +192,7 @@ def test_attribute_written_by_a_hook() -> None:
 
         def function(x: torch.Tensor) -> Any:
             positive = bool(layer(x).sum() > 0)
-            return layer.last, positive  # type: ignore[union-attr]
+            return layer.last, positive
 
         return Program(function, [inputs], [*inputs, *layer.parameters()])
 
@@ -214,7 +215,7 @@ def test_attribute_of_a_module_that_is_called_by_a_function() -> None:
 def test_the_last_example_leaves_its_attribute_behind() -> None:
     def build() -> Program:
         model, inputs = Net(attribute), vectors()
-        return Program(model, [inputs], left=lambda: model.h.detach() * 1)  # type: ignore[union-attr]
+        return Program(model, [inputs], left=lambda: model.h.detach() * 1)  # type: ignore[attr-defined]
 
     check_program(build)
 
@@ -231,5 +232,5 @@ def test_copies_of_a_module_that_share_weights_run_together() -> None:
         return own(x).tanh()
 
     for program in (function, deep):
-        check_program(lambda program=program: Program(program, [inputs], [*inputs, *layer.parameters()]))
+        check_program(lambda program=program: Program(program, [inputs], [*inputs, *layer.parameters()]))  # type: ignore[misc]
         assert steps_run(program, inputs) == 2

@@ -125,7 +125,7 @@ def test_values_kept_after_a_batch_hold_no_weights() -> None:
     kept: list[Any] = []
 
     def run(module: nn.Module) -> None:
-        fl.batch(lambda x: kept.append(x.shape) or module(x))(vectors())
+        fl.batch(lambda x: kept.append(x.shape) or module(x))(vectors())  # type: ignore[func-returns-value]
 
     assert dead_after(run, linear)
 
@@ -141,7 +141,12 @@ def planned_with_gradients(batch: list[Any]) -> Any:
 @pytest.mark.filterwarnings("ignore")
 def test_a_worker_whose_plan_cannot_be_pickled_says_so() -> None:
     def run() -> None:
-        loader = torch.utils.data.DataLoader([1, 2], batch_size=2, num_workers=1, collate_fn=planned_with_gradients)
+        loader: Any = torch.utils.data.DataLoader(
+            [1, 2],  # type: ignore[arg-type]
+            batch_size=2,
+            num_workers=1,
+            collate_fn=planned_with_gradients,
+        )
         with pytest.raises(Exception, match=r"(?i)pickle|another process|gradients"):
             next(iter(loader))
 

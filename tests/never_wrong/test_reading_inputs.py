@@ -39,8 +39,8 @@ def matched(x: torch.Tensor) -> str:
 
 
 READS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "item of a place": lambda x: WEIGHT[x[0].item()] * 2,
-    "item of the last place": lambda x: WEIGHT[x[-1].item()] * 2,
+    "item of a place": lambda x: WEIGHT[x[0].item()] * 2,  # type: ignore[index]
+    "item of the last place": lambda x: WEIGHT[x[-1].item()] * 2,  # type: ignore[index]
     "int of a place": lambda x: WEIGHT[int(x[1])] * 2,
     "float of a place": lambda x: WEIGHT[0] * float(x[1]),
     "equality": lambda x: WEIGHT[0] if x[0] == 3 else WEIGHT[1] * 2,
@@ -49,7 +49,7 @@ READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "order of two places": lambda x: WEIGHT[0] if x[0] >= x[1] else WEIGHT[1] * 2,
     "truth": lambda x: WEIGHT[0] * 2 if x[0] else WEIGHT[1],
     "indices of a weight": lambda x: WEIGHT[x[0], x[1]] * 2,
-    "indices of a weight as numbers": lambda x: WEIGHT[x[0].item(), x[1].item()] * 2,
+    "indices of a weight as numbers": lambda x: WEIGHT[x[0].item(), x[1].item()] * 2,  # type: ignore[index]
     "transitions": transitions,
     "words by number": by_number,
     "match": matched,
@@ -60,7 +60,7 @@ READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "on the CPU as a list": lambda x: [WEIGHT[n] * 2 for n in x.cpu().tolist()],
     "reversed as a list": lambda x: [WEIGHT[n] * 2 for n in x.flip(0).tolist()],
     "viewed as a list": lambda x: [WEIGHT[n] * 2 for n in x.view(-1, 1).squeeze(1).tolist()],
-    "unbound": lambda x: [WEIGHT[n.item()] * 2 for n in x.unbind()],
+    "unbound": lambda x: [WEIGHT[n.item()] * 2 for n in x.unbind()],  # type: ignore[index]
     "split": lambda x: [WEIGHT[n.item()] * 2 for n in x.split(1)],
     "iterated": lambda x: [WEIGHT[int(n)] * 2 for n in x],
     "numpy": lambda x: [WEIGHT[n] * 2 for n in x.numpy().tolist()],
@@ -100,7 +100,7 @@ def test_reads_of_a_constant_of_the_program() -> None:
     table = torch.tensor([2, 0, 1])
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        return WEIGHT[table[0].item()] * WEIGHT[table[1], table[2]] * torch.tensor([1, 2])[0].item()
+        return WEIGHT[table[0].item()] * WEIGHT[table[1], table[2]] * torch.tensor([1, 2])[0].item()  # type: ignore[index]
 
     fl.record(function, WORDS[0])
     check(function, WORDS, sources=[WEIGHT])

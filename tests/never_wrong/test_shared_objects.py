@@ -47,7 +47,8 @@ def shared_list_of_values() -> Program:
 
 def shared_stack() -> Program:
     """A list that is emptied at the start of each example, as parsers do."""
-    inputs, stack = vectors(), []
+    inputs = vectors()
+    stack: list[Any] = []
 
     def function(x: torch.Tensor) -> Any:
         stack.clear()

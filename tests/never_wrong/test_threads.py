@@ -25,12 +25,12 @@ class Parser(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         h = torch.tanh(self.lin(x))
         if self.keeps_state:
-            self.h = h
+            self.h = h  # type: ignore[assignment]
         for _ in range(3):
             if h.sum() > 0:
                 h = torch.tanh(self.lin(h))
             if self.keeps_state:
-                h, self.h = self.h * 2, h
+                h, self.h = self.h * 2, h  # type: ignore[assignment]
         return h
 
 

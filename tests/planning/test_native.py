@@ -83,9 +83,16 @@ def graphs(draw: st.DrawFn, with_rows: bool) -> Graph:
             depth_of_value += [depths[-1]] * count
     total = len(depth_of_value)
     outputs = draw(st.lists(st.integers(0, total - 1), max_size=5)) if total else []
-    as_column = [np.array(column, np.int64) for column in (nodes, operands, depths)]
+    op_of_node, operands_of, depth_of_node = (np.array(column, np.int64) for column in (nodes, operands, depths))
     return Graph(
-        tuple(used), *as_column, np.array([len(nodes)]), np.array(outputs, np.int64), total, np.array(lengths, np.int64)
+        tuple(used),
+        op_of_node,
+        operands_of,
+        depth_of_node,
+        np.array([len(nodes)]),
+        np.array(outputs, np.int64),
+        total,
+        np.array(lengths, np.int64),
     )
 
 
@@ -157,7 +164,7 @@ def test_of_schedules_that_users_make(in_c: bool) -> None:
     with nullcontext() if in_c else without_the_compiled_part():
         sparse = np.where(schedule < 0, -1, 1000 * schedule)
         for same in (sparse, schedule.astype(np.int32), np.repeat(schedule, 2)[::2]):
-            assert_same_plan(place(graph, same), plan)
+            assert_same_plan(place(graph, same), plan)  # type: ignore[arg-type]
         with pytest.raises(PlanError, match="two different ops"):
             place(graph, np.where(schedule < 0, -1, 0))
 

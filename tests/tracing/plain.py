@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from foldloom.tracing.fibers import fibers
+from foldloom.tracing.fibers.tasks import Fiber
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 
@@ -46,10 +46,10 @@ def halved_until_small(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 def no_fiber_left_behind() -> Iterator[None]:
     """No fiber is left afterwards."""
     gc.collect()
-    before = {id(thing) for thing in gc.get_objects() if type(thing) is fibers.Fiber}
+    before = {id(thing) for thing in gc.get_objects() if type(thing) is Fiber}
     yield
     gc.collect()
-    left = [thing for thing in gc.get_objects() if type(thing) is fibers.Fiber and id(thing) not in before]
+    left = [thing for thing in gc.get_objects() if type(thing) is Fiber and id(thing) not in before]
     assert not any(left)
 
 
@@ -62,7 +62,7 @@ def concrete(value: Any) -> Any:
     """Tensors for the values that are left after a batch: what any function of torch makes of them."""
     if type(value) in (tuple, list):
         return type(value)([concrete(item) for item in value])
-    return torch.clone(value) if type(value) is LazyTensor else value
+    return torch.clone(value) if type(value) is LazyTensor else value  # type: ignore[arg-type]
 
 
 LINEAR, OTHER_LINEAR = nn.Linear(3, 3, dtype=torch.float64), nn.Linear(3, 3, dtype=torch.float64)

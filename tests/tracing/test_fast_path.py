@@ -212,7 +212,7 @@ def test_a_handle_that_was_taken_apart() -> None:
 def test_operators_take_nothing_by_name() -> None:
     def program(x: Tensor) -> Any:
         y = 1 + (x * 1)
-        return y.__radd__(1, nonsense=3)  # type: ignore[operator]
+        return y.__radd__(1, nonsense=3)  # type: ignore[call-arg]
 
     with pytest.raises(TypeError, match="nonsense"):
         fl.batch(program)([torch.ones(2)])

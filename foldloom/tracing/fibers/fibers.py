@@ -35,7 +35,7 @@ from collections.abc import Callable, Hashable, Iterable, Set
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
+from greenlet import GreenletExit, getcurrent, greenlet
 from torch import get_default_dtype, is_grad_enabled
 
 from foldloom.errors import RecordingError

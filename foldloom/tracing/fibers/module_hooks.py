@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import Any
 
-from greenlet import getcurrent  # type: ignore[import-untyped]
+from greenlet import getcurrent
 from torch import nn
 
 from foldloom.errors import SharedStateError

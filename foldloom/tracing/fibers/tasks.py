@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+from greenlet import getcurrent, greenlet
 
 from foldloom.tracing.fibers.torch_state import TorchState
 

@@ -32,6 +32,7 @@ def test_tensors_in_lists_are_values_of_the_example() -> None:
     def function(rows: Any, named: Any, pair: Any) -> Any:
         return [row.tanh() for row in rows], named["x"].exp() * named["n"], pair[0] + pair[1], isinstance(rows, list)
 
+    named: list[dict[str, Any]]
     named, pairs = [{"x": vector(3), "n": 2} for _ in range(3)], [(vector(3), 2.0) for _ in range(3)]
     sources = [*flat(examples), *[item["x"] for item in named], *[item[0] for item in pairs]]
     check_on_the_fly(function, examples, named, pairs, sources=sources)

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from greenlet import greenlet
+from greenlet import getcurrent, greenlet
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foldloom.tracing.fibers import fibers as module
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.fibers.torch_state import TorchState
 
@@ -85,6 +84,6 @@ STATES: dict[str, Callable[[], Any]] = {
 
 def greenlets() -> set[Any]:
     """All that there are. Whoever keeps the set keeps them: one that an earlier test's thread left behind may otherwise go at any time."""
-    module.getcurrent()  # makes the one of the thread itself, if nobody has asked for it yet
+    getcurrent()  # makes the one of the thread itself, if nobody has asked for it yet
     gc.collect()  # what earlier tests left behind
     return {found for found in gc.get_objects() if issubclass(type(found), greenlet)}

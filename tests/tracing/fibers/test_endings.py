@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from greenlet import GreenletExit
@@ -75,7 +77,7 @@ def test_tasks_that_were_not_started_are_not(rounds: Rounds) -> None:
             raise KeyError(number)
 
     with pytest.raises(KeyError):
-        rounds.run([lambda number=number: task(number) for number in range(5)])
+        rounds.run([partial(task, number) for number in range(5)])
     assert started == [0, 1]
 
 
@@ -94,7 +96,7 @@ def test_what_advance_raises_ends_all() -> None:
 
     fibers = Fibers(advance)
     with pytest.raises(RuntimeError, match="no kernel") as caught:
-        fibers.run([lambda number=number: task(number) for number in range(3)])
+        fibers.run([partial(task, number) for number in range(3)])
     assert caught.value is error
     assert ended == [0, 1, 2]
 
@@ -116,7 +118,7 @@ def test_keyboard_interrupt_ends_all(where: str) -> None:
 
     fibers = Fibers(lambda _: interrupt("advance"))
     with pytest.raises(KeyboardInterrupt):
-        fibers.run([lambda number=number: task(number) for number in range(3)])
+        fibers.run([partial(task, number) for number in range(3)])
     assert ended == [0, 1, 2]
 
 

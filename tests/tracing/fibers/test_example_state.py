@@ -75,7 +75,7 @@ def rounds(function: Any, xs: list[Any] = XS) -> int:
 
 
 class Written(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.h = x * 2
         if self.h.sum() > 2:
             self.h = self.h + 1
@@ -83,7 +83,7 @@ class Written(Base):
 
 
 class ReadAfterAnother(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         before = self.h
         if x.sum() > 1:
             self.h = x
@@ -91,7 +91,7 @@ class ReadAfterAnother(Base):
 
 
 class Counting(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.count += 1
         if x.sum() > 1:
             self.count += 10
@@ -99,7 +99,7 @@ class Counting(Base):
 
 
 class ReadEarlyWrittenLate(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         n = self.count
         if x.sum() > 1:
             n += 1
@@ -108,7 +108,7 @@ class ReadEarlyWrittenLate(Base):
 
 
 class Cached(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         if x.sum() > 1 and self.cache is None:
             self.cache = x * 3
         if x[1] > 0:
@@ -122,12 +122,12 @@ class Nested(Base):
         self.inner = Counting()
         self.other = Written()
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.other(self.inner(x)) + self.inner.count
 
 
 class Deleted(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         if hasattr(self, "h"):
             del self.h
         else:
@@ -138,7 +138,7 @@ class Deleted(Base):
 
 
 class Fresh(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         seen = getattr(self, "fresh", None)
         if x.sum() > 1:
             self.fresh = x * 2
@@ -147,14 +147,14 @@ class Fresh(Base):
 
 class WithProperty(Base):
     @property
-    def hidden(self):
+    def hidden(self) -> Any:
         return self._hidden
 
     @hidden.setter
-    def hidden(self, value):
+    def hidden(self, value: Any) -> Any:
         self._hidden = value
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.hidden = x + 1
         if x.sum() > 1:
             self.hidden = self.hidden * 2
@@ -162,7 +162,9 @@ class WithProperty(Base):
 
 
 class Buffered(Base):
-    def forward(self, x):
+    state: torch.Tensor
+
+    def forward(self, x: Any) -> Any:
         self.state = self.state + x
         if self.state.sum() > 3:
             self.state = self.state * 0.5
@@ -170,7 +172,7 @@ class Buffered(Base):
 
 
 class NewBuffer(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         if "made" not in self._buffers:
             self.register_buffer("made", torch.ones(2))
         if x.sum() > 1:
@@ -179,16 +181,16 @@ class NewBuffer(Base):
 
 
 class ByName(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         for name in ("a", "b"):
             setattr(self, f"{name}_state", x)
         if x.sum() > 1:
-            self.a_state = self.a_state + 1
+            self.a_state = self.a_state + 1  # type: ignore[has-type]
         return self.a_state + self.b_state
 
 
 class Logging(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         total = (x * 2).sum().item()
         self.log.append(total)
         self.table["n"] += 1
@@ -198,7 +200,7 @@ class Logging(Base):
 class ClassDefault(Base):
     best = 0.0
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         if x.sum() > self.best:
             self.best = x.sum().item()
         return x * self.best
@@ -207,10 +209,10 @@ class ClassDefault(Base):
 class Inner(Base):
     """A batch inside, whose examples write, too."""
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.h = x
 
-        def step(k):
+        def step(k: Any) -> Any:
             self.count += 1
             if (self.h * k).sum() > 2:
                 self.h = self.h + 1
@@ -221,12 +223,12 @@ class Inner(Base):
 
 
 class Generator(Base):
-    def steps(self, x) -> Iterator[Any]:
+    def steps(self, x: Any) -> Iterator[Any]:
         for _ in range(3):
             self.h = x if self.h is None else self.h + x
             yield self.h
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.h = None
         for h in self.steps(x):
             if h.sum() > 4:
@@ -235,7 +237,7 @@ class Generator(Base):
 
 
 class Switching(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         was = self.training
         self.eval()
         if x.sum() > 1:
@@ -246,19 +248,19 @@ class Switching(Base):
 
 
 class Copies(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         own = copy.copy(self)
         own.h = x * 2
         if own.h.sum() > 2:
             own.h = own.h + 1
-        made = nn.Sequential(nn.Tanh())
+        made: Any = nn.Sequential(nn.Tanh())
         made.count = 3
         self.count = own.count + 1
         return own.h * made.count
 
 
 class SomeFinish(Base):
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.count += 1
         if int(x.shape[0]) == 2 and self.count % 2:
             return x * self.count
@@ -302,7 +304,7 @@ def test_functions_of_a_module_of_the_enclosing_function() -> None:
 
 def test_an_attribute_that_is_only_read_waits_once() -> None:
     class ReadFirst(Base):
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             cache = self.cache
             if x.sum() > 100:
                 self.cache = x
@@ -324,7 +326,7 @@ def with_cache(model: Any) -> Any:
 
 def test_modules_are_left_as_a_loop_leaves_them_on_errors() -> None:
     class Failing(Base):
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             self.h = x * 2
             self.count += 1
             if (x[0] == 3 and x.sum() > 0) or (x[0] * 1).item() == 3:
@@ -346,7 +348,7 @@ def test_a_cell_may_not_read_what_examples_write() -> None:
             super().__init__()
             self.step = fl.cell(lambda x: x * self.count)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             if (x * 1).sum() > 1:
                 x = x + 1
             self.count = int(x[0])

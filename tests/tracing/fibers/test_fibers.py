@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from functools import partial
 from typing import Any
 
-from foldloom.tracing.fibers import fibers as module
+from greenlet import getcurrent
+
 from foldloom.tracing.fibers.fibers import Fibers
 from tests.tracing.fibers.rounds import Rounds, greenlets
 
@@ -15,7 +18,7 @@ def test_results_come_in_order(rounds: Rounds) -> None:
             rounds.park()
         return number
 
-    assert rounds.run([lambda number=number: task(number) for number in range(10)]) == list(range(10))
+    assert rounds.run([partial(task, number) for number in range(10)]) == list(range(10))
     assert rounds.count == 3
 
 
@@ -39,7 +42,7 @@ def test_advance_comes_when_all_are_parked_or_done(rounds: Rounds) -> None:
 
 
 def test_tasks_that_never_park_share_a_fiber(rounds: Rounds) -> None:
-    seen = rounds.run([lambda: id(module.getcurrent())] * 5)
+    seen = rounds.run([lambda: id(getcurrent())] * 5)
     assert len(set(seen)) == 1
 
 
@@ -49,7 +52,7 @@ def test_fibers_are_used_again_within_a_run(rounds: Rounds) -> None:
 
     def task() -> int:
         rounds.park()
-        return id(module.getcurrent())
+        return id(getcurrent())
 
     ((first, second),) = rounds.run([outer])
     assert sorted(first) == sorted(second)
@@ -70,7 +73,7 @@ def test_run_inside_a_task_takes_turns_with_all(rounds: Rounds) -> None:
         return name.upper()
 
     def outer(name: str) -> list[str]:
-        found = rounds.run([lambda number=number: inner(f"{name}{number}") for number in range(2)])
+        found = rounds.run([partial(inner, f"{name}{number}") for number in range(2)])
         rounds.park()
         return found
 
@@ -106,7 +109,7 @@ def test_who_waits_for_what_few_wait_for_waits_for_more(rounds: Rounds) -> None:
     made: list[tuple[set[object], int]] = []
     asked: list[str] = []
 
-    def advance(kinds: set[object]) -> None:
+    def advance(kinds: Set[object]) -> None:
         made.append((set(kinds), sum(kind in kinds for kind in asked)))
         asked[:] = [kind for kind in asked if kind not in kinds]
 
@@ -121,7 +124,7 @@ def test_who_waits_for_what_few_wait_for_waits_for_more(rounds: Rounds) -> None:
         return number
 
     fibers = Fibers(advance)
-    assert fibers.run([lambda number=number: task(number) for number in range(8)]) == list(range(8))
+    assert fibers.run([partial(task, number) for number in range(8)]) == list(range(8))
     assert not asked
     assert [count for kinds, count in made if kinds == {"step"}] == [7, 6, 5, 4, 3, 2, 1]
     assert [count for kinds, count in made if kinds == {"end"}] == [4, 2, 1, 1]
@@ -131,5 +134,5 @@ def test_who_waits_for_what_few_wait_for_waits_for_more(rounds: Rounds) -> None:
 def test_kinds_that_few_wait_for_each_are_made_together(rounds: Rounds) -> None:
     made: list[set[object]] = []
     fibers = Fibers(lambda kinds: made.append(set(kinds)))
-    fibers.run([lambda kind=kind: fibers.park(kind) for kind in "abc"])
+    fibers.run([partial(fibers.park, kind) for kind in "abc"])
     assert made == [{"a", "b", "c"}]

@@ -28,7 +28,7 @@ class Model(nn.Module):
         self.lin, self.wide = nn.Linear(4, 4), nn.Linear(128, 128)
         self.h: Any = None
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         self.h = x
         for _ in range(3):
             with torch.no_grad():
@@ -75,7 +75,8 @@ def test_at_any_moment(alarm: None) -> None:
     start = time.perf_counter()
     batched(xs)
     duration = time.perf_counter() - start
-    before, draw, seen = state_of(model), random.Random(0), Counter()
+    before, draw = state_of(model), random.Random(0)
+    seen: Counter[str] = Counter()
     for _ in range(250):
         seen[run_interrupted(batched, xs, draw.uniform(1e-6, duration))] += 1
         assert state_of(model) == before

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_nothing_leaks(rounds: Rounds) -> None:
     try:
         for _ in range(3):
             with pytest.raises(ValueError, match="Thing"):
-                rounds.run([lambda number=number: task(number) for number in range(5)])
+                rounds.run([partial(task, number) for number in range(5)])
         assert [found() for found in alive] == [None] * 15  # without the help of the collector
     finally:
         gc.enable()
@@ -54,7 +55,7 @@ def test_idle_fibers_hold_nothing(rounds: Rounds) -> None:
         rounds.park()
         return held
 
-    rounds.run([lambda thing=thing: task(thing)] * 3)
+    rounds.run([partial(task, thing)] * 3)
     del thing
     assert alive() is None
 
@@ -70,7 +71,7 @@ def test_park_outside_of_a_task(rounds: Rounds) -> None:
 
 
 def test_run_inside_advance() -> None:
-    fibers = Fibers(lambda _: fibers.run([lambda: None]) and None)
+    fibers = Fibers(lambda _: fibers.run([lambda: None]) and None)  # type: ignore[arg-type]
     with pytest.raises(RecordingError, match="run was called by `advance`"):
         fibers.run([fibers.park])
 
@@ -100,8 +101,8 @@ def test_every_thread_has_its_own(rounds: Rounds) -> None:
             return number
 
         with pytest.raises(ZeroDivisionError):
-            own.run([own.park, lambda: 1 // 0])
-        return own.run([lambda number=number: task(number) for number in range(3)])
+            own.run([own.park, lambda: 1 // 0])  # type: ignore[arg-type]
+        return own.run([partial(task, number) for number in range(3)])
 
     assert in_a_thread(work) == [0, 1, 2]
     before = greenlets()

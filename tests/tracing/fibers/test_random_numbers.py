@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def test_a_seeded_task_continues_its_own_stream(rounds: Rounds) -> None:
             rounds.park()
         return found
 
-    found = rounds.run([lambda seed=seed: task(seed) for seed in (3, 7, 3)])
+    found = rounds.run([partial(task, seed) for seed in (3, 7, 3)])
     assert found == [draws(torch.Generator().manual_seed(seed), 4) for seed in (3, 7, 3)]
 
 
@@ -57,7 +58,7 @@ def test_what_a_task_draws_is_not_disturbed_by_others(rounds: Rounds) -> None:
 
     def alone() -> list[float]:
         torch.manual_seed(1)
-        return rounds.run([lambda: drawing(0), lambda: None])[0]
+        return rounds.run([lambda: drawing(0), list])[0]
 
     torch.manual_seed(1)
     together = rounds.run([lambda: drawing(0), lambda: drawing(0), lambda: drawing(2)])

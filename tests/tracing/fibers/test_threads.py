@@ -29,7 +29,7 @@ class Model(nn.Module):
     def reset(self) -> None:
         self.scale = 2.0
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         scale = self.scale
         if x.sum() > 1000:
             self.reset()
@@ -100,7 +100,7 @@ def test_threads_that_draw_do_not_disturb_others() -> None:
 
 def test_state_of_an_example_in_several_threads() -> None:
     class Own(nn.Module):
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             self.h = x * 2
             if self.h.sum() > 0:
                 self.h = self.h + 1

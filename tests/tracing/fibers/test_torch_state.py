@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ def test_states_nest(rounds: Rounds) -> None:
             assert thread_state() == outer
 
     outside = thread_state()
-    rounds.run([lambda one=one, other=other: task(one, other) for one in STATES for other in STATES if one != other])
+    rounds.run([partial(task, one, other) for one in STATES for other in STATES if one != other])
     assert thread_state() == outside
 
 
@@ -165,7 +166,8 @@ def test_gradients_within_inference_mode_of_others(rounds: Rounds) -> None:
         return torch.autograd.grad(loss, weight)[0]
 
     for _ in range(2):
-        first, second, third = rounds.run([infers, trains, infers])
+        tasks: list[Callable[[], Any]] = [infers, trains, infers]
+        first, second, third = rounds.run(tasks)
         assert first is third is True
         assert second.tolist() == [3, 3]
 

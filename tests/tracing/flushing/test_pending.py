@@ -112,7 +112,7 @@ def test_what_few_ask_for_is_asked_for_by_more() -> None:
             seen.append(name(state))
             if int(state.argmax()) > 2:
                 break
-        return torch.stack(seen).argmax(1).tolist()  # type: ignore[no-any-return]
+        return torch.stack(seen).argmax(1).tolist()
 
     examples, lengths = states(8), list(range(1, 9))
     with plans_of_parts() as plans:

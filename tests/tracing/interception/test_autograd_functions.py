@@ -85,7 +85,7 @@ def test_an_autograd_function_of_what_comes_out_of_batching() -> None:
 
 def test_checkpoints_that_are_reentrant() -> None:
     inputs, weight = vectors(), nn.Parameter(torch.randn(3))
-    found = []
+    found: list[Any] = []
     for run in (fl.one_by_one, fl.batch):
         weight.grad = None
         results = run(lambda x: checkpoint(lambda y: y.tanh() * weight * (x * 2), x * 3, use_reentrant=True))(inputs)

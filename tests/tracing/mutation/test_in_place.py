@@ -16,6 +16,8 @@ from tests.tracing.plain import sequences
 
 pytestmark = pytest.mark.usefixtures("in_float64", "nothing_hangs")
 
+SHARED = torch.zeros(3, dtype=torch.float64)
+
 
 CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "methods": lambda x: x.add_(1).mul_(2).sub_(x * 0.5).neg_(),
@@ -123,9 +125,6 @@ def test_a_change_of_what_is_the_users_is_refused(change: Callable[[torch.Tensor
         fl.batch(lambda x: change(x) * 2)([tensor])
     assert "clone" in str(caught.value) or "Use what it returns" in str(caught.value)
     assert torch.equal(tensor, torch.ones(3))
-
-
-SHARED = torch.zeros(3, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("kind", ["part", "list", "inplace"])

@@ -62,7 +62,9 @@ def test_values_and_derivatives(bidirectional: bool, num_layers: int, bias: bool
     )
     derivatives = [torch.autograd.grad(number, given, create_graph=True) for number in (found, expected)]
     assert_same(*derivatives)
-    assert_same(*[torch.autograd.grad(sum(d.square().sum() for d in of_one), given) for of_one in derivatives])
+    assert_same(
+        *[torch.autograd.grad(torch.stack([d.square().sum() for d in of_one]).sum(), given) for of_one in derivatives]
+    )
 
 
 def test_in_a_batch() -> None:

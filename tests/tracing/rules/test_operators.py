@@ -255,7 +255,7 @@ FORMS: dict[str, tuple[Callable[..., Any], list[list[torch.Tensor]]]] = {
     "weighted losses of elements": (
         lambda x, y: (
             functional.binary_cross_entropy(x.sigmoid(), y.sigmoid().detach(), y.exp().detach()),
-            functional.mse_loss(x, y, weight=y.exp()),
+            functional.mse_loss(x, y, weight=y.exp()),  # type: ignore[call-arg]
             functional.binary_cross_entropy_with_logits(x, y.sigmoid(), pos_weight=SCALES.detach()),
             functional.kl_div(x, y.softmax(-1), reduction="batchmean"),
         ),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("in_float64", "nothing_hangs")
 
 def test_shape_dtype_and_device_are_known_at_once() -> None:
     """A recording refuses to wait for values, so none of these asks for one."""
-    seen = []
+    seen: list[Any] = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
         y = torch.stack([x[0] * 2, x[1], x[0] + x[1]])
