@@ -129,10 +129,15 @@ class DerivedWeights:
         marks = tuple([SHARED if isinstance(leaf, torch.Tensor) else static(leaf) for leaf in leaves])
         name = (name_of(function), (nesting, marks), tuple([self.name_of(weight) for weight in weights]), mode)
         known = self._result_of_name.get(name)
-        if known is not None and all(map(self.is_derived, _items_of(known))):
+        is_known = known is not None and all(map(self.is_derived, _items_of(known)))
+        if is_known and self.shares_with(_items_of(known)[0]) is None:
             return known
         args, kwargs = unflatten(nesting, iter(leaves))
         with recording_paused():
+            if is_known:  # a view of a weight, which examples get as it is: each call returns an object of its own
+                result = function(*args, **kwargs)
+                self._remember(name, result, weights)
+                return result
             before = torch.get_rng_state()
             result = function(*args, **kwargs)
             if function not in DRAWS and torch.equal(before, torch.get_rng_state()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum, auto
@@ -18,6 +17,7 @@ from foldloom.torch_private import make_subclass
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope, unwatched, user_line
+from foldloom.tracing.values.conversions import as_complex, as_float, as_index, as_int, as_truth
 from foldloom.tracing.values.methods import give_methods
 
 
@@ -226,20 +226,11 @@ class LazyTensor(_Tensor):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __index__(self) -> int:
-        return operator.index(self.item())
+    __bool__ = as_truth
+    __int__ = as_int
+    __float__ = as_float
+    __complex__ = as_complex
+    __index__ = as_index
 
     def __contains__(self, element: Any) -> bool:
         return bool((self == element).any())
