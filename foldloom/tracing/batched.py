@@ -70,7 +70,8 @@ class Batched(Generic[P, R, Results]):
         fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         fibers.settled = recorder.settled
-        recorder.fibers = fibers
+        recorder.fibers = recorder.outside.fibers = fibers
+        recorder.outside.examples = examples
         try:
             with recording_into(recorder):
                 taken = template_of if self.stack else patched
@@ -99,7 +100,9 @@ class Batched(Generic[P, R, Results]):
         tasks: list[Callable[[], Any]] = [partial(function, *args) for args in examples]
         if recorder.fibers is not None and is_caught():
             tasks = [passing_on(task) for task in tasks]
+        example = recorder.graph.example
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
+        recorder.graph.begin(example)  # others may have had their turns
         return stack_values(results) if self.stack else results
 
     def run(self, planned: Planned) -> Results:

@@ -77,13 +77,6 @@ class Derived(Given):
         self.recorder.set_item(handle, index, value)
 
 
-class RowOfWeight(Given):
-    """The source of values that stand for rows of a weight, beside a tensor with the strides of one: which row depends on the example, and an
-    in-place change would have to reach the weight."""
-
-    __slots__ = ()
-
-
 _NEVER_CHANGES = -1
 """Stands for the version of a tensor that was made in inference mode, which has none."""
 
@@ -108,6 +101,10 @@ class DerivedWeights:
         """What was computed: a tensor, or a tuple of tensors."""
         self._made: dict[int, _Made] = {}
         """By the identity of the tensor, which lives as long."""
+
+    def forget(self) -> None:
+        """A weight has been changed: what was computed from it stays what it is, and is computed anew from now on."""
+        self._result_of_name, self._made = {}, {}
 
     def is_derived(self, value: object) -> bool:
         """Whether a tensor was computed from weights alone, and has not been changed in place since."""

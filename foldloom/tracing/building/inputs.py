@@ -7,6 +7,7 @@ which becomes an input when it is first used.
 from __future__ import annotations
 
 import functools
+import weakref
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, unbatchable
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import recording_paused, unwatched
-from foldloom.tracing.values.lazy_tensor import mark_of
+from foldloom.tracing.values.lazy_tensor import LazyTensor, mark_of
 from foldloom.tracing.weights import DerivedWeights
 
 Value = tuple[Any, Type]
@@ -47,6 +48,9 @@ class Inputs:
         self._rows: list[tuple[range, torch.Tensor]] = []
         """Tensors whose rows are values, each with these, in order."""
         self._first_rows: list[int] = []
+        self._handles: list[tuple[weakref.ref[LazyTensor], torch.Tensor]] = []
+        self.memory: set[int] = set()
+        """Of the tensors that were given since the last flush: what reads them has not run yet."""
         self._users_own: set[int] = set()
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
         self._example_of_tensor: dict[int, int] = {}
@@ -58,10 +62,12 @@ class Inputs:
     def flushed(self) -> None:
         """The input columns have been taken: a tensor that is given again is a new input."""
         self._value_of_tensor = {}
+        self.memory.clear()
 
     def forget(self) -> None:
         """The next example gives its tensors anew, so that it can be split from those before."""
         self._value_of_tensor, self._constants, self._example_of_tensor = {}, {}, {}
+        self._handles.clear()
 
     # ---- Adding inputs.
 
@@ -70,8 +76,10 @@ class Inputs:
         with unwatched():
             if ragged is None:
                 ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
+            storage = tensor.untyped_storage()
+            self.memory.add(storage._cdata)
             # The memory of a numpy array can change before it is read, and no version counter tells.
-            is_array = not tensor.requires_grad and not tensor.untyped_storage().resizable()
+            is_array = not tensor.requires_grad and not storage.resizable()
         if is_array:
             tensor = tensor.clone()
         with unwatched():
@@ -188,6 +196,14 @@ class Inputs:
     def note_users_own(self, value: int) -> None:
         """This value stands for a tensor of the user's."""
         self._users_own.add(value)
+
+    def note_handle(self, handle: LazyTensor, tensor: torch.Tensor) -> None:
+        """A handle stands for a tensor of the user's, or for a view of it."""
+        self._handles.append((weakref.ref(handle), tensor))
+
+    def handles_given(self) -> list[tuple[LazyTensor, torch.Tensor]]:
+        """The handles that stand for tensors of the user's."""
+        return [(handle, tensor) for reference, tensor in self._handles if (handle := reference()) is not None]
 
     def users_own(self, value: int) -> torch.Tensor | None:
         """The user's tensor that a value stands for, if it does."""

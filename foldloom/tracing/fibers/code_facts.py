@@ -63,6 +63,8 @@ class Facts(NamedTuple):
     """Globals whose object is changed: `log.append(...)`, `table[key] = ...`, `state.count = ...`."""
     changed_cells: frozenset[str] = _NOTHING
     """Variables of enclosing functions whose object is changed."""
+    changed_weights: frozenset[str] = _NOTHING
+    """Methods that list weights, which are then changed: `for weight in model.parameters(): weight.zero_()`."""
     stored_into: frozenset[str] = _NOTHING
     """Variables, of any kind, an attribute of whose object is stored: `state.count = ...`."""
     loaded: frozenset[str] = _NOTHING
@@ -94,9 +96,11 @@ def facts_of(code: CodeType) -> Facts:
 
 def _own_facts(code: CodeType) -> Facts:
     found: dict[str, set[str]] = {field: set() for field in Facts._fields}
-    for line in _lines(code):
+    lines = list(_lines(code))
+    aliases = _aliases(lines)
+    for line in lines:
         _note_stores(line, found)
-        _note_changes(line, found)
+        _note_changes(line, found, aliases)
     return Facts(**{field: frozenset(names) for field, names in found.items()})
 
 
@@ -125,33 +129,82 @@ def _note_stores(line: list[dis.Instruction], found: dict[str, set[str]]) -> Non
             found[field].add(instruction.argval)
 
 
+def _changes(method: str) -> bool:
+    """Whether a method of this name changes its object: `append`, or `add_` of a tensor."""
+    return method in _MUTATORS or (method.endswith("_") and not method.startswith("_"))
+
+
 _ROOTS = {
     "LOAD_GLOBAL": "changed_globals", "LOAD_NAME": "changed_globals", "LOAD_DEREF": "changed_cells",
     "LOAD_ATTR": "changed_attributes",
 }  # fmt: skip
 
 
-def _note_changes(line: list[dis.Instruction], found: dict[str, set[str]]) -> None:
+_Aliases = dict[str, list[dis.Instruction]]
+"""By the name of a local variable: what loads the things that it may be another name of."""
+
+_OF_ITSELF = frozenset(("data", "T", "mT", "grad"))
+"""Attributes of a tensor that share its memory, or belong to it."""
+_WEIGHTS = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "values", "items"))
+_COMPUTING = ("CALL", "BINARY_OP", "COMPARE_OP", "UNARY_")
+
+
+def _aliases(lines: list[list[dis.Instruction]]) -> _Aliases:
+    """Of `row = self.table` and `for weight in model.parameters():`. A line that computes something makes something new."""
+    found: _Aliases = {}
+    for line in lines:
+        stored = [instruction.argval for instruction in line if instruction.opname == "STORE_FAST"]
+        lists_weights = any(instruction.argval in _WEIGHTS for instruction in line if "LOAD" in instruction.opname)
+        computes = any(instruction.opname.startswith(_COMPUTING) for instruction in line)
+        if stored and (lists_weights or not computes):
+            roots = [i for i in line if i.opname in _ROOTS or (i.opname == "LOAD_METHOD" and i.argval in _WEIGHTS)]
+            for name in stored:
+                found.setdefault(name, []).extend(roots)
+    return found
+
+
+def _without_own_parts(line: list[dis.Instruction]) -> dis.Instruction:
+    """Of `weight.data`, what loads the weight."""
+    position = len(line) - 1
+    while position and line[position].opname == "LOAD_ATTR" and line[position].argval in _OF_ITSELF:
+        position -= 1
+    return line[position]
+
+
+def _note_changes(line: list[dis.Instruction], found: dict[str, set[str]], aliases: _Aliases) -> None:
     stores_attribute = any(instruction.opname in ("STORE_ATTR", "DELETE_ATTR") for instruction in line)
-    for instruction, following in pairwise(line):
-        mutates = following.opname in ("LOAD_METHOD", "LOAD_ATTR") and following.argval in _MUTATORS
+    for position, (last, following) in enumerate(pairwise(line)):
+        instruction = _without_own_parts(line[: position + 1])
+        mutates = following.opname in ("LOAD_METHOD", "LOAD_ATTR") and _changes(following.argval)
         # `x.a = ...` loads x just before it stores, `x.a += ...` copies it.
         stores = stores_attribute and following.opname in ("STORE_ATTR", "DELETE_ATTR", "COPY")
         if mutates or stores:
-            _note_root(instruction, found)
-        if stores and instruction.opname in _ROOTS:
-            found["stored_into"].add(instruction.argval)
+            _note_root(instruction, found, aliases)
+        if stores and last.opname in _ROOTS:
+            found["stored_into"].add(last.argval)
+    _note_augmented(line, found, aliases)
     jumps = any("JUMP" in instruction.opname for instruction in line)
     for position, instruction in enumerate(line):
         if instruction.opname not in ("STORE_SUBSCR", "DELETE_SUBSCR"):
             continue
         if jumps:  # the stack cannot be followed: any of these may be what is changed
             for other in line[:position]:
-                _note_root(other, found)
+                _note_root(other, found, aliases)
         else:
             copies = [n for n, other in enumerate(line[:position]) if other.opname == "COPY"]
             is_augmented = position > 0 and line[position - 1].opname == "SWAP" and copies
-            _note_root(_before_key(line[: copies[0] if is_augmented else position]), found)
+            _note_root(_before_key(line[: copies[0] if is_augmented else position]), found, aliases)
+
+
+def _note_augmented(line: list[dis.Instruction], found: dict[str, set[str]], aliases: _Aliases) -> None:
+    """`self.total += x` changes a tensor in place before it is stored again."""
+    for instruction, following in pairwise([i for i in line if i.opname != "SWAP"]):
+        if instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="):
+            if following.opname == "STORE_ATTR":
+                found["changed_attributes"].add(following.argval)
+            elif following.opname == "STORE_FAST":
+                for load in aliases.get(following.argval, ()):
+                    _note_root(load, found, {})
 
 
 def _before_key(line: list[dis.Instruction]) -> dis.Instruction | None:
@@ -161,11 +214,16 @@ def _before_key(line: list[dis.Instruction]) -> dis.Instruction | None:
         instruction = line[position]
         wanted -= dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
         if wanted <= 0:
-            return line[position - 1]
+            return _without_own_parts(line[:position])
     return None
 
 
-def _note_root(instruction: dis.Instruction | None, found: dict[str, set[str]]) -> None:
-    field = None if instruction is None else _ROOTS.get(instruction.opname)
-    if instruction is not None and field is not None:
-        found[field].add(instruction.argval)
+def _note_root(instruction: dis.Instruction | None, found: dict[str, set[str]], aliases: _Aliases) -> None:
+    if instruction is None:
+        return
+    is_local = instruction.opname == "LOAD_FAST"
+    for load in aliases.get(instruction.argval, []) if is_local else [instruction]:
+        if load.opname in _ROOTS:
+            found[_ROOTS[load.opname]].add(load.argval)
+        elif load.opname == "LOAD_METHOD":
+            found["changed_weights"].add(load.argval)

@@ -8,6 +8,7 @@ exactly a loop, and as slow. If one is changed that the code did not tell of, wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from foldloom.errors import SharedStateError
@@ -70,7 +71,7 @@ class ExampleState:
 
     def _begin(self, fiber: Fiber) -> None:
         """An example waits for the first time in this batch; those before it have run as in a loop."""
-        reach = Reach(self._function)
+        reach = self.reach
         if reach.changed or unguarded_names(reach) or self.journal.unguarded_change(fiber):
             self._one_at_a_time()
             return
@@ -81,6 +82,18 @@ class ExampleState:
         self._objects = [entry for number, entry in reach.objects.items() if number not in guarded]
         self._watched = WatchedObjects(self._objects)
         self._fibers.keeps_state = bool(self._watched or self.journal.slots)
+
+    @cached_property
+    def reach(self) -> Reach:
+        return Reach(self._function)
+
+    def run_in_order(self) -> None:
+        """From now on no example begins before those before it are done."""
+        if self._begun:
+            self._fibers.one_at_a_time = True
+        else:
+            self._begun = True
+            self._one_at_a_time()
 
     def _one_at_a_time(self) -> None:
         self._fibers.one_at_a_time = self.journal.is_off = True

@@ -44,7 +44,7 @@ from foldloom.torch_private import count_function_modes, push_transform
 from foldloom.tracing.fibers.crossing import Crossing
 from foldloom.tracing.fibers.example_state import ExampleState
 from foldloom.tracing.fibers.module_state import Slot
-from foldloom.tracing.fibers.order import earlier_unfinished
+from foldloom.tracing.fibers.order import earlier_unfinished, is_alone, later_started
 from foldloom.tracing.fibers.tasks import Fiber, Group
 from foldloom.tracing.fibers.torch_state import cross_inference_mode
 
@@ -151,13 +151,39 @@ class Fibers:
         fiber.kind = kind
         self._pause(fiber, self._parked, fiber)
 
-    def wait_for_earlier(self, slot: Slot) -> None:
-        """Called inside a task: returns when all earlier tasks are done that may write an attribute."""
+    def wait_for_earlier(self, slot: Slot | None) -> None:
+        """Called inside a task: returns when all earlier tasks are done that may write an attribute; without one, all that there are."""
         fiber = getcurrent()
         if fiber.ending:
             self._refuse(fiber)
         fiber.awaits = slot
         self._pause(fiber, self._waiting, fiber)
+
+    def is_alone(self) -> bool:
+        """Called inside a task: whether no other is under way."""
+        return is_alone(getcurrent())
+
+    def is_nested(self) -> bool:
+        """Called inside a task: whether it was started by another."""
+        return getcurrent().group.owner is not None
+
+    def in_order(self) -> bool:
+        """Called inside a task: returns when all earlier ones are done, and no later one begins before this one is. False if it is too late
+        for that."""
+        fiber = getcurrent()
+        if fiber.ending:
+            self._refuse(fiber)
+        if later_started(fiber) is not None:
+            return False
+        assert self._state is not None
+        self._state.run_in_order()
+        while earlier_unfinished(fiber, None):
+            self.wait_for_earlier(None)
+        return True
+
+    def shared_memory(self) -> Set[int]:
+        """The memory of tensors that all tasks can reach."""
+        return set() if self._state is None else self._state.reach.memory
 
     def _pause(self, fiber: Fiber, queue: Any, entry: Any) -> None:
         """To the hub, which finds the entry in the queue."""

@@ -15,8 +15,8 @@ def path_of(fiber: Fiber) -> tuple[int, ...]:
     return (fiber.index,) if owner is None else (*path_of(owner), fiber.index)
 
 
-def earlier_unfinished(fiber: Fiber, slot: Slot) -> bool:
-    """Whether there are earlier tasks under way that might write an attribute."""
+def earlier_unfinished(fiber: Fiber, slot: Slot | None) -> bool:
+    """Whether there are earlier tasks under way that might write an attribute; without one, any at all."""
     group, index = fiber.group, fiber.index
     if any(other.index < index for other in group.paused):
         return True

@@ -10,8 +10,8 @@ import sys
 import threading
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Set
+from functools import cached_property, partial
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -43,14 +43,31 @@ class Reach:
         self._classes: dict[type, Any] = {}
         self._namespaces: dict[int, ModuleType] = {}
         self._seen: dict[int, Any] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
         self._visit(function, "the function", 0)
         self._visit_methods()
+        for module in self.modules.values():
+            self._note_changed_tensors(module)
+        if self.modules and self.facts.changed_weights:
+            self.changed["the weights of a module"] = None
+
+    @cached_property
+    def memory(self) -> Set[int]:
+        """Of the tensors that all examples see, among them the weights and buffers of modules."""
+        tables = [table for module in self.modules.values() for table in (module._parameters, module._buffers)]
+        tensors = [*self._tensors.values(), *[tensor for table in tables for tensor in table.values()]]
+        strided = [tensor for tensor in tensors if tensor is not None and tensor.layout is torch.strided]
+        with torch._C.DisableTorchFunction():
+            return {tensor.untyped_storage()._cdata for tensor in strided}
 
     def _visit(self, thing: Any, label: str, depth: int) -> None:
         if id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST_OBJECTS:
             return
         kind = type(thing)
-        if kind in _SIMPLE or isinstance(thing, torch.Tensor):
+        if kind in _SIMPLE:
+            return
+        if isinstance(thing, torch.Tensor):
+            self._tensors[id(thing)] = thing
             return
         self._seen[id(thing)] = thing
         if kind is FunctionType:
@@ -113,7 +130,8 @@ class Reach:
         changed = name in facts.changed_globals or name in facts.changed_cells
         is_own_class = isinstance(value, type) and _is_users(value.__module__)
         stored_into = name in facts.stored_into and isinstance(value, (FunctionType, ModuleType))
-        if (changed and (id(value) in self.objects or is_own_class)) or stored_into:
+        is_seen = id(value) in self.objects or isinstance(value, torch.Tensor)
+        if (changed and (is_seen or is_own_class)) or stored_into:
             self.changed[label] = None
 
     def _visit_module(self, module: nn.Module) -> None:
@@ -129,6 +147,18 @@ class Reach:
             for name, value in list(part.__dict__.items()):
                 if name not in OF_TORCH:
                     self._visit(value, f"`{name}` of {kind.__name__}", 1)
+
+    def _note_changed_tensors(self, module: nn.Module) -> None:
+        """Tensors of a module that the code changes in place, or torch itself does."""
+        label = type(module).__name__
+        if module.training and getattr(module, "running_mean", None) is not None:
+            self.changed[f"the running statistics of {label}"] = None
+        if getattr(module, "max_norm", None) is not None:
+            self.changed[f"the weight of {label}, because of `max_norm`"] = None
+        for table in (vars(module), module._parameters, module._buffers):
+            for name in self.facts.changed_attributes.intersection(table.keys()):  # of a scripted module they are a list
+                if isinstance(table[name], torch.Tensor):
+                    self.changed[f"`{name}` of {label}"] = None
 
     def _note_class(self, kind: type, label: str | None) -> None:
         """``label`` is what to call an object of it that is shared."""

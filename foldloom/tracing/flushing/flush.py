@@ -82,6 +82,10 @@ class Flushes:
         """Whether something has been flushed."""
         return self._session is not None
 
+    def forget_kernels(self) -> None:
+        """Weights have changed: what was computed from them is computed anew."""
+        self._kernel_of_op, self._weights = {}, None
+
     # ---- Demanding values.
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:

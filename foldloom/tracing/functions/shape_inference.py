@@ -79,8 +79,8 @@ def inferred(call: Call) -> Returned:
         if _runs_on_ones(call):
             raise NeedsValuesError from error
         raise
-    if call.function.__name__ in _PRODUCTS and len({_dtype_of(tensor) for tensor in call.tensors()}) > 1:
-        _on_ones(call)  # whose factors must have one dtype, of which tensors without data know nothing
+    if has_mixed_factors(call):
+        _on_ones(call)  # of which tensors without data know nothing
     leaves: list[Any] = []
     nesting = flatten(result, leaves)
     types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])
@@ -91,6 +91,11 @@ def inferred(call: Call) -> Returned:
     return Returned(
         nesting, types, shares_with, any(result is block for block in blocks), _histories(tensors, blocks, call)
     )
+
+
+def has_mixed_factors(call: Call) -> bool:
+    """Whether it is a product of tensors of several dtypes, which torch refuses."""
+    return call.function.__name__ in _PRODUCTS and len({_dtype_of(tensor) for tensor in call.tensors()}) > 1
 
 
 def _tried(call: Call) -> tuple[Sequence[torch.Tensor], Any]:

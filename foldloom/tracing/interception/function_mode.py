@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from foldloom.tracing import fast_path
 from foldloom.tracing.mutation.functional import changes_in_place
+from foldloom.tracing.mutation.outside import change_outside
 from foldloom.tracing.rules import has_rule
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
@@ -50,11 +51,23 @@ class RecordingMode(TorchFunctionMode):
             return recorder.lift(func(*args, **(kwargs or {})), ragged=False)
         if has_rule(func) and _takes_weights(recorder, args, kwargs):
             return recorder.call_function(func, args, kwargs)
-        if changes_in_place(func) and func is not torch.Tensor.requires_grad_:
-            recorder.guards.note_change(args[0] if args else (kwargs or {}).get("input"))
-        elif kwargs and kwargs.get("out") is not None:
-            recorder.guards.note_change(kwargs["out"])
-        return func(*args, **(kwargs or {}))
+        changed = _changed(func, args, kwargs or {})
+        if not changed:
+            return func(*args, **(kwargs or {}))
+        if recorder.guards.runs_later:
+            recorder.guards.note_change(changed)
+            return func(*args, **(kwargs or {}))
+        return change_outside(recorder, func, args, kwargs or {}, changed)
+
+
+def _changed(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call changes in place."""
+    found: Any = ()
+    if changes_in_place(func) and func is not torch.Tensor.requires_grad_:
+        found = args[0] if args else kwargs.get("input")
+    elif kwargs.get("out") is not None:
+        found = kwargs["out"]
+    return [item for item in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(item, torch.Tensor)]
 
 
 def _takes_weights(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any] | None) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from foldloom.tracing.functions.calls import Call, function_named
 from foldloom.tracing.rules.base import DENSE, RAGGED, Batched, forms, register
@@ -38,6 +39,32 @@ def changes_in_place(function: Any) -> bool:
     name: str = getattr(function, "__name__", "")
     is_method = name.endswith("_") and not name.endswith("__")
     return is_method or function in IN_PLACE_OPERATORS or function in _OTHER_CHANGES
+
+
+_STATISTICS: dict[Any, tuple[int, bool]] = {
+    functional.batch_norm: (1, False),
+    functional.instance_norm: (1, True),
+    torch.batch_norm: (3, False),
+    torch.instance_norm: (3, True),
+}
+"""Where the running statistics are, and whether the flag that says so, the sixth argument, is set by default."""
+
+
+def changed_beside_the_first(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors that a function changes though it does not say so: running statistics, a table whose rows have a largest norm."""
+
+    def argument(place: int, name: str, default: Any = None) -> Any:
+        return args[place] if len(args) > place else kwargs.get(name, default)
+
+    if function in (functional.embedding, functional.embedding_bag):
+        return [] if argument(3, "max_norm") is None else [argument(1, "weight")]
+    if function not in _STATISTICS:
+        return []
+    first, default = _STATISTICS[function]
+    if not argument(5, "training" if "training" in kwargs else "use_input_stats", default):
+        return []
+    found = [argument(first, "running_mean"), argument(first + 1, "running_var")]
+    return [tensor for tensor in found if tensor is not None]
 
 
 _functional: dict[Any, Callable[..., Any]] = dict(IN_PLACE_OPERATORS)

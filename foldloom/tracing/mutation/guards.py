@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CellType
 from typing import Any
@@ -121,12 +121,25 @@ class Guards:
         """A tensor, or each of a list, is about to be changed in place. If it shares memory with a guarded one, calls that run later are
         refused; an error here might be caught (`load_state_dict` does)."""
         tensors = target if isinstance(target, (list, tuple)) else (target,)
-        memory = {_memory_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)} - {None}
+        memory = {memory_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)} - {None}
         if memory and self._changed is None:
             for tensor, _ in self._tensors.values():
-                if _memory_of(tensor) in memory:
+                if memory_of(tensor) in memory:
                     self._changed = f"{describe(tensor)}, at {user_line()}"
                     return
+
+    def guards_any(self, memory: Set[int | None]) -> bool:
+        """Whether a tensor in such memory is guarded."""
+        return any(memory_of(tensor) in memory for tensor, _ in self._tensors.values())
+
+    def refresh(self, memory: Set[int | None]) -> bool:
+        """Tensors in such memory have been changed when nothing was left to run that reads them. Whether any of them was guarded."""
+        found = [tensor for tensor, _ in self._tensors.values() if memory_of(tensor) in memory]
+        with unwatched():
+            for tensor in found:
+                self._tensors[id(tensor)] = tensor, tensor._version
+                self._address[id(tensor)] = _address_of(tensor)
+        return bool(found)
 
     def guard_module(self, module: nn.Module) -> bool:
         """Guard one of torch's modules. False if it cannot be: it is in another state than when it was first called, or its weights
@@ -257,7 +270,7 @@ def _address_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() if tensor.layout is torch.strided else 0
 
 
-def _memory_of(tensor: torch.Tensor) -> int | None:
+def memory_of(tensor: torch.Tensor) -> int | None:
     with unwatched():
         is_plain = tensor.layout is torch.strided
         return tensor.untyped_storage()._cdata if is_plain else None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.pytrees import flatten, unflatten
+from foldloom.execution.kernels import type_of
 from foldloom.tracing.functions.calls import name_of
 from foldloom.tracing.mutation.functional import (
     CHANGE_SHAPE,
@@ -22,17 +22,20 @@ from foldloom.tracing.mutation.functional import (
     with_item,
     write_view,
 )
+from foldloom.tracing.mutation.outside import change_outside, is_outside
+from foldloom.tracing.mutation.trial import check_change, try_change
 from foldloom.tracing.mutation.views import Views, note_views
-from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, new_handle
 
 
 def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0] if args else kwargs.get("input")
-    if type(target) is not LazyTensor:
-        return _change_at_once(recorder, function, args, kwargs)
-    if _was_given(recorder, target):
-        raise _not_ours(recorder, function.__name__)
+    if is_outside(recorder, target):
+        result = change_outside(recorder, function, args, kwargs, [target])
+        return target if isinstance(result, torch.Tensor) else result
+    assert type(target) is LazyTensor
+    check_change(recorder, function, target, args, kwargs)
     twin = functional_of(function)
     if twin in CHANGE_SHAPE:
         if target._type.ragged:
@@ -45,50 +48,38 @@ def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...]
         if not torch.can_cast(result.dtype, target.dtype):
             raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
         result = result.to(target.dtype)
+    if result.shape != target.shape:
+        try_change(recorder, function, args, kwargs)
     replace(recorder, target, result)
     return target
 
 
-def _change_at_once(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Change a tensor of the user's by weights, which are there: `load_state_dict` does."""
-    leaves: list[Any] = []
-    nesting = flatten((args, kwargs), leaves)
-    sources = [leaf._recorder for leaf in leaves if type(leaf) is LazyTensor]
-    if any(type(source) is Given or not isinstance(source, Given) for source in sources):
-        raise _not_ours(recorder, function.__name__)
-    tensors = [leaf._value if type(leaf) is LazyTensor else leaf for leaf in leaves]
-    args, kwargs = unflatten(nesting, iter(tensors))
-    recorder.guards.note_change(args[0] if args else kwargs["input"])
-    with recording_paused():
-        return function(*args, **kwargs)
-
-
-def _not_ours(recorder: ActiveRecorder, name: str) -> ArgumentError:
-    return ArgumentError(
-        f"a tensor that was made outside is changed in place (`{name}`), by which a value that is not computed yet would leave "
-        "the batch. Change a copy (`x = x.clone()`), make the tensor inside the function given to fl.batch (`torch.zeros`), or "
-        f"write `x = x + 1` instead of `x += 1`\n  {recorder.where()}"
-    )
-
-
-def _was_given(recorder: ActiveRecorder, target: LazyTensor) -> bool:
-    """Whether an in-place change would have to reach a tensor of the user's."""
-    source = getattr(target, "_source", (None, None))[0]
-    return isinstance(source, Given) or recorder.is_given(target) or recorder.tensor_given_as(target) is not None
+def call_with_out(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.add(x, y, out=z)``: what is returned without `out`, put in its place."""
+    out = kwargs["out"]
+    targets = out if isinstance(out, (list, tuple)) else (out,)
+    if any(is_outside(recorder, target) for target in targets):
+        change_outside(recorder, function, args, kwargs, targets)
+        return out
+    try_change(recorder, function, args, kwargs)
+    made = recorder.call_function(function, args, {name: value for name, value in kwargs.items() if name != "out"})
+    for target, result in zip(targets, made if isinstance(made, (list, tuple)) else (made,), strict=True):
+        replace(recorder, target, result if result.dtype is target.dtype else result.to(target.dtype))
+    return out
 
 
 def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
-    if type(target) is not LazyTensor:
-        _change_at_once(recorder, torch.Tensor.__setitem__, (target, index, value), {})
+    if is_outside(recorder, target):
+        change_outside(recorder, torch.Tensor.__setitem__, (target, index, value), {}, [target])
         return
+    check_change(recorder, torch.Tensor.__setitem__, target, (target, index, value), {})
     if (
         target._type.ragged
         and type(index) is int
         and type(value) is LazyTensor
         and value._type is target._type.row
         and value._recorder is recorder
-        and not _was_given(recorder, target)
         and torch.is_grad_enabled()
     ):
         _write_row(recorder, target, index, value)
@@ -108,7 +99,7 @@ def set_data(recorder: ActiveRecorder, target: LazyTensor, value: Any) -> None:
     handle = value if type(value) is LazyTensor else recorder.lift(value, ragged=False)
     for either in (target, handle):
         if (
-            _was_given(recorder, either)
+            is_outside(recorder, either)
             or hasattr(either, "_source")
             or any(f() is not None for f in getattr(either, "_views", ()))
         ):
@@ -125,8 +116,6 @@ def set_data(recorder: ActiveRecorder, target: LazyTensor, value: Any) -> None:
 
 def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
     """From now on the target stands for the result, and every view of the target for the same view of the result."""
-    if _was_given(recorder, target):
-        raise _not_ours(recorder, "in place")
     group, index = getattr(target, "_source", (None, None))
     if group is not None and result.shape != target.shape:
         raise RuntimeError(f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}")
@@ -138,6 +127,14 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) ->
         _write_alias(recorder, target, group, result)
     else:
         _write_view(recorder, group, index, result)
+
+
+def read_anew(recorder: ActiveRecorder, handle: LazyTensor, tensor: torch.Tensor) -> None:
+    """A tensor of the user's has been changed: its handle stands for what it is now, and so do the views of it."""
+    handle._recorder, handle._value, handle._type, handle._depth = Given(recorder), tensor, type_of(tensor), 0
+    if hasattr(handle, "_source"):
+        del handle._source
+    _refresh_views(recorder, handle)
 
 
 def _assign(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
@@ -155,7 +152,7 @@ def _write_row(recorder: ActiveRecorder, values: LazyTensor, index: Any, result:
         rows[index] = [row._value for row in recorder.rows_of(result)]
     depth = max(values._depth, result._depth)
     changed = new_handle(recorder, rows, values._type, depth)
-    if hasattr(values, "_source") or _was_given(recorder, values):
+    if hasattr(values, "_source"):
         replace(recorder, values, changed)
     else:
         _assign(recorder, values, changed)

@@ -18,7 +18,7 @@ from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import static
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.scope import recording_paused
-from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor, new_handle
+from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, is_tensor, new_handle
 
 MAY_COPY = frozenset(forms("reshape flatten ravel reshape_as contiguous"))
 """Functions that return a view of a contiguous tensor, and a copy of some others."""
@@ -28,6 +28,27 @@ VIEWS_OF_ROWS = frozenset([*forms("unsqueeze squeeze chunk split detach"), torch
 
 
 _ALIASES = frozenset((torch.detach, torch.Tensor.detach, getattr(torch.Tensor.data, "__get__")))  # noqa: B009
+
+
+class Unbound(int):
+    """Which row of a value it is, where all rows were taken at once: autograd does not let such views be changed in place."""
+
+
+class RowOfWeight(Given):
+    """The source of values that stand for rows of a weight, beside a tensor with the strides of one: which row depends on the example."""
+
+    __slots__ = ("places", "weight")
+
+    def __init__(self, recorder: Any, weight: torch.Tensor, places: tuple[Any, ...]) -> None:
+        super().__init__(recorder)
+        self.weight = weight
+        self.places = places
+
+
+class Borrowed(Given):
+    """The source of values that share memory with what is computed, which cannot be changed in place."""
+
+    __slots__ = ()
 
 
 class Views:
@@ -86,6 +107,15 @@ def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], res
     _add(base, weakref.ref(group))
 
 
+def root_of(handle: LazyTensor) -> LazyTensor:
+    """The value that a view is one of in the end."""
+    while True:
+        source = getattr(handle, "_source", (None, None))[0]
+        if not isinstance(source, (LazyTensor, Views)):
+            return handle
+        handle = source if type(source) is LazyTensor else source.base
+
+
 def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:
     """A row of a ragged value, or some of its rows."""
     recorder.keep_together(values)
@@ -99,7 +129,9 @@ def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
     """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
     recorder.keep_together(values)
     type, depth = values._type.row, values._depth
-    handles = [new_handle(recorder, value, type, depth, (values, index)) for index, value in enumerate(values._value)]
+    handles = [
+        new_handle(recorder, value, type, depth, (values, Unbound(index))) for index, value in enumerate(values._value)
+    ]
     _add(values, *map(weakref.ref, handles))
     return handles
 

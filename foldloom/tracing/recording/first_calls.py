@@ -19,9 +19,10 @@ from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.lookup import cell_of_module
-from foldloom.tracing.mutation.functional import changes_in_place
-from foldloom.tracing.mutation.in_place import call_in_place, replace
-from foldloom.tracing.mutation.views import id_of_memory, is_strided, note_views
+from foldloom.tracing.mutation.functional import changed_beside_the_first, changes_in_place
+from foldloom.tracing.mutation.in_place import call_in_place, call_with_out, replace
+from foldloom.tracing.mutation.outside import change_outside, is_outside
+from foldloom.tracing.mutation.views import Borrowed, id_of_memory, is_strided, note_views
 from foldloom.tracing.recording.at_once import all_at_once
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
 from foldloom.tracing.rules.base import forms
@@ -52,24 +53,23 @@ def first_call(
     recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, KnownCall | None]:
     """The result of any call; and what is known of calls of its signature, if it was recorded as one operation."""
-    name = getattr(function, "__name__", "")
     if kwargs.get("out") is not None:
-        raise ArgumentError(
-            f"{name}(..., out=...) writes into a tensor that is not computed yet. Use what it returns instead\n  {recorder.where()}"
-        )
+        return call_with_out(recorder, function, args, kwargs), None
     if changes_in_place(function):
         return call_in_place(recorder, function, args, kwargs), None
     if kwargs.get("inplace"):
-        changed = recorder.call_function(function, args, {**kwargs, "inplace": False})
         target = args[0] if args else kwargs["input"]
+        if is_outside(recorder, target):
+            change_outside(recorder, function, args, kwargs, [target])
+            return target, None
+        changed = recorder.call_function(function, args, {**kwargs, "inplace": False})
         replace(recorder, target, changed)
         return target, None
+    others = changed_beside_the_first(function, args, kwargs)
+    if others:
+        return _lifted_all(recorder, change_outside(recorder, function, args, kwargs, others)), None
     leaves: list[Any] = []
     nesting = flatten((args, kwargs), leaves)
-    if function in CHANGES_OTHERS and _keeps_statistics(args, kwargs):
-        # A given tensor may be one of those that are changed.
-        leaves = [leaf._value if type(leaf) is LazyTensor and recorder.is_given(leaf) else leaf for leaf in leaves]
-        return _with_values(recorder, function, nesting, leaves), None
     given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
     if not any(type(leaf) is LazyTensor for leaf in leaves):
         made = recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op)
@@ -175,17 +175,6 @@ def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
 LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
 """Functions that look up each element of a vector."""
 
-CHANGES_OTHERS = frozenset(forms("batch_norm instance_norm"))
-"""Functions that change other arguments than the first: running statistics, to which examples contribute one after the other."""
-
-
-def _keeps_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether there is a running mean, and this call may change it."""
-    mean = args[1] if len(args) > 1 else kwargs.get("running_mean")
-    by_position = args[5] if len(args) > 5 else False
-    return mean is not None and bool(kwargs.get("training", kwargs.get("use_input_stats", by_position)))
-
-
 # ---- Functions that need values.
 
 
@@ -201,12 +190,14 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
     others = [recorder.own(value) for leaf in leaves for value in _closed_over(leaf)]
     values = iter(recorder.demand([*handles, *others], TENSOR) if handles or others else ())
     arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+    users = [recorder.tensor_given_as(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     args, kwargs = unflatten(nesting, iter(arguments))
     with all_at_once(recorder.graph):
         result = function(*args, **kwargs)
     found: list[Any] = []
     shape = flatten(result, found)
-    memory = {id_of_memory(leaf) for leaf in arguments if is_strided(leaf)}
+    memory = {id_of_memory(leaf): Borrowed for leaf in arguments if is_strided(leaf)}
+    memory |= {id_of_memory(leaf): Given for leaf in users if is_strided(leaf)}
     return unflatten(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))
 
 
@@ -217,11 +208,18 @@ def _closed_over(function: Any) -> Iterator[LazyTensor]:
             yield cell.cell_contents
 
 
-def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: set[int]) -> LazyTensor:
+def _lifted_all(recorder: ComposedRecorder, result: Any) -> Any:
+    leaves: list[Any] = []
+    nesting = flatten(result, leaves)
+    return unflatten(nesting, iter([recorder.lift(leaf, ragged=False) if is_strided(leaf) else leaf for leaf in leaves]))
+
+
+def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: dict[int, type[Given]]) -> LazyTensor:
     handle: LazyTensor = recorder.lift(tensor, ragged=False)
-    if id_of_memory(tensor) in memory:
-        # It shares memory with a tensor of the user's or with the values of other examples: an in-place change is refused.
-        handle._source = (Given(recorder), tensor)
+    source = memory.get(id_of_memory(tensor))
+    if source is not None:  # it shares memory with a tensor of the user's, or with the values of other examples
+        handle._source = (source(recorder), tensor)
+        recorder.inputs.note_handle(handle, tensor)
     return handle
 
 
@@ -236,7 +234,7 @@ def first_module_call(
     nesting = flatten(args, leaves)
     if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
         return first_module_call(recorder, module, args[:1])
-    if is_hooked(module) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    if is_hooked(module) or getattr(module, "max_norm", None) is not None or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return NotImplemented
     cell = cell_of_module(module)
     handles = [

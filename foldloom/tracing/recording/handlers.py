@@ -16,13 +16,14 @@ from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.mutation.functional import functional_of
 from foldloom.tracing.mutation.in_place import replace
-from foldloom.tracing.mutation.views import Views, is_strided, layout_of, note_views, row_handle, shares_memory
+from foldloom.tracing.mutation.outside import change_outside, is_outside
+from foldloom.tracing.mutation.views import RowOfWeight, Views, is_strided, layout_of, note_views, row_handle, shares_memory
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import TENSOR, LazyTensor, new_handle
-from foldloom.tracing.weights import Derived, RowOfWeight
+from foldloom.tracing.weights import Derived
 
 Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]
 """Takes the recorder and the arguments of a call. NotImplemented: record the call as any other."""
@@ -146,8 +147,8 @@ def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: t
         function = torch.Tensor.__getitem__ if type(place) is int else take
         found = recorder.call_function(function, (found, place), None)
     with recording_paused():
-        # It stands for a view of the weight: an in-place change is refused.
-        found._source = (RowOfWeight(recorder), weight.detach()[(0,) * len(places)])
+        # It stands for a view of the weight, which an in-place change must reach.
+        found._source = (RowOfWeight(recorder, weight, places), weight.detach()[(0,) * len(places)])
     return found
 
 
@@ -291,6 +292,9 @@ def _on_values(function: Any) -> Handler:
     def handle(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         if type(args[0]) is not LazyTensor:
             return NotImplemented
+        if is_outside(recorder, args[0]):
+            change_outside(recorder, function, args, kwargs, args[:1])
+            return args[0]
         replace(recorder, args[0], recorder.call_with_values(functional_of(function), tuple(args), kwargs))
         return args[0]
 

@@ -27,6 +27,7 @@ from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.flush import Flushes
+from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
@@ -48,7 +49,7 @@ class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "signatures",
+        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "outside", "signatures",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
@@ -58,6 +59,7 @@ class Recorder:
         self.inputs = Inputs(self.graph, self.guards, self.derived)
         self.signatures = Signatures(self.graph, self.inputs, self.guards, self.derived)
         self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByDepth(), owner)
+        self.outside = Outside(self.graph, self.inputs, self.guards, self.derived, self.flushes)
         self.fibers: Fibers | None = None
         self.names_cells = bool(cells)
         self.is_over = False
@@ -66,7 +68,7 @@ class Recorder:
     def end(self) -> None:
         """Nothing more is recorded. What is computed lives as long as there are handles."""
         self.is_over = True
-        self.fibers = self.flushes.on_demand = None
+        self.fibers = self.outside.fibers = self.flushes.on_demand = None
         self.inputs.forget()
         self.signatures.end()
         self.guards.clear()
@@ -318,6 +320,7 @@ class Recorder:
                 handle._source = (recorder, handle._value)
             else:
                 self.inputs.note_users_own(value)
+            self.inputs.note_handle(handle, handle._value)
             handle._recorder, handle._value, handle._type = self, value, type
             return handle
         if recorder.is_over and recorder.flushes.has_begun:

@@ -22,7 +22,7 @@ from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.functions.calls import call_of_template, name_of
-from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, inferred, with_names
+from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, has_mixed_factors, inferred, with_names
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
@@ -200,7 +200,8 @@ class Signatures:
             try:
                 with recording_paused():
                     _, template, types, _ = signature
-                    returned = ragged_returned(call_of_template(function, template, types, weights, ()))
+                    call = call_of_template(function, template, types, weights, ())
+                    returned = None if has_mixed_factors(call) else ragged_returned(call)
                     returned = returned and with_names(function, returned)
             except Exception as error:
                 self._add_note(error, signature)
