@@ -44,7 +44,7 @@ from foldloom.torch_private import count_function_modes, push_transform
 from foldloom.tracing.fibers.crossing import Crossing
 from foldloom.tracing.fibers.example_state import ExampleState
 from foldloom.tracing.fibers.module_state import Slot
-from foldloom.tracing.fibers.order import earlier_unfinished, is_alone, later_started
+from foldloom.tracing.fibers.order import earlier_unfinished, later_started
 from foldloom.tracing.fibers.tasks import Fiber, Group
 from foldloom.tracing.fibers.torch_state import cross_inference_mode
 
@@ -158,10 +158,6 @@ class Fibers:
             self._refuse(fiber)
         fiber.awaits = slot
         self._pause(fiber, self._waiting, fiber)
-
-    def is_alone(self) -> bool:
-        """Called inside a task: whether no other is under way."""
-        return is_alone(getcurrent())
 
     def is_nested(self) -> bool:
         """Called inside a task: whether it was started by another."""

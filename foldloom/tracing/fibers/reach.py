@@ -156,7 +156,9 @@ class Reach:
         if getattr(module, "max_norm", None) is not None:
             self.changed[f"the weight of {label}, because of `max_norm`"] = None
         for table in (vars(module), module._parameters, module._buffers):
-            for name in self.facts.changed_attributes.intersection(table.keys()):  # of a scripted module they are a list
+            for name in self.facts.changed_attributes.intersection(
+                table.keys()
+            ):  # of a scripted module they are a list
                 if isinstance(table[name], torch.Tensor):
                     self.changed[f"`{name}` of {label}"] = None
 

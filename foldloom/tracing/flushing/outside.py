@@ -41,11 +41,11 @@ class Outside:
 
     # ---- Before a change.
 
-    def wait_for_turn(self, tensors: Sequence[torch.Tensor], waits: bool) -> None:
-        """Returns when all earlier examples are done that might see the change, or make one. If the change ``waits`` for values, later ones
-        do not begin before this example is done."""
+    def wait_for_turn(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Returns when all earlier examples are done that might see a change of these, or make one. Later ones do not begin before this
+        example is done."""
         fibers = self.fibers
-        if fibers is None or (not waits and fibers.is_alone()) or not any(map(self._is_shared, tensors)):
+        if fibers is None or not any(map(self._is_shared, tensors)):
             return
         example = self._graph.example
         if not fibers.in_order():

@@ -67,7 +67,9 @@ def _changed(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]
         found = args[0] if args else kwargs.get("input")
     elif kwargs.get("out") is not None:
         found = kwargs["out"]
-    return [item for item in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(item, torch.Tensor)]
+    return [
+        item for item in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(item, torch.Tensor)
+    ]
 
 
 def _takes_weights(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any] | None) -> bool:

@@ -49,8 +49,7 @@ def change_outside(
         if tensor is None:
             raise not_ours(recorder, function)
         memory.append(tensor)
-    waits = any(type(leaf) is LazyTensor and _users_tensor(recorder, leaf) is None for leaf in leaves)
-    recorder.outside.wait_for_turn(memory, waits)
+    recorder.outside.wait_for_turn(memory)
     tensors = tensors_of(recorder, leaves)
     recorder.outside.run_readers(memory)
     given_args, given_kwargs = unflatten(nesting, iter(tensors))

@@ -111,9 +111,12 @@ def root_of(handle: LazyTensor) -> LazyTensor:
     """The value that a view is one of in the end."""
     while True:
         source = getattr(handle, "_source", (None, None))[0]
-        if not isinstance(source, (LazyTensor, Views)):
+        if isinstance(source, Views):
+            handle = source.base
+        elif type(source) is LazyTensor:
+            handle = source
+        else:
             return handle
-        handle = source if type(source) is LazyTensor else source.base
 
 
 def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:

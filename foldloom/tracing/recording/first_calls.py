@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from foldloom.errors import ArgumentError, CellError
+from foldloom.errors import CellError
 from foldloom.execution.kernels import type_of
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.building.builder import GraphBuilder
@@ -25,7 +25,6 @@ from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.views import Borrowed, id_of_memory, is_strided, note_views
 from foldloom.tracing.recording.at_once import all_at_once
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
-from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.modules import is_hooked
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
@@ -66,15 +65,19 @@ def first_call(
         replace(recorder, target, changed)
         return target, None
     others = changed_beside_the_first(function, args, kwargs)
-    if others:
+    if others and not recorder.guards.runs_later:
         return _lifted_all(recorder, change_outside(recorder, function, args, kwargs, others)), None
     leaves: list[Any] = []
     nesting = flatten((args, kwargs), leaves)
+    if others and function not in LOOKUPS:
+        # A given tensor may be one of those that are changed.
+        leaves = [leaf._value if type(leaf) is LazyTensor and recorder.is_given(leaf) else leaf for leaf in leaves]
+        return _with_values(recorder, function, nesting, leaves), None
     given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
     if not any(type(leaf) is LazyTensor for leaf in leaves):
         made = recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op)
         return _handles_of_derived(recorder, function, args, kwargs, given, made), None
-    return _record(recorder, function, args, kwargs, nesting, leaves)
+    return _record(recorder, function, args, kwargs, nesting, leaves, given)
 
 
 def _record(
@@ -84,8 +87,9 @@ def _record(
     kwargs: dict[str, Any],
     nesting: Any,
     leaves: list[Any],
+    given: list[Any],
 ) -> tuple[Any, KnownCall | None]:
-    """Record a call as one operation, if it can be: leaves are handles, weights and settings."""
+    """Record a call as one operation, if it can be: leaves are handles, weights and settings; ``given`` is what they were before."""
     handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
     if any(handle._type.ragged for handle in handles):
         for_ragged = recorder.signatures.of_ragged(function, nesting, leaves, handles)
@@ -96,7 +100,7 @@ def _record(
     operands = [leaf for leaf in leaves if type(leaf) is LazyTensor]
     known = recorder.signatures.of_function(function, nesting, leaves, operands)
     if known is None:
-        return _with_values(recorder, function, nesting, leaves), None
+        return _with_values(recorder, function, nesting, given), None
     if not isinstance(known, KnownCall):
         return unflatten(known.nesting, iter(())), None
     result = None if known.is_operand else recorder.add_node_of(known, operands)
@@ -196,8 +200,8 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
         result = function(*args, **kwargs)
     found: list[Any] = []
     shape = flatten(result, found)
-    memory = {id_of_memory(leaf): Borrowed for leaf in arguments if is_strided(leaf)}
-    memory |= {id_of_memory(leaf): Given for leaf in users if is_strided(leaf)}
+    memory: dict[int, type[Given]] = {id_of_memory(leaf): Borrowed for leaf in arguments if is_strided(leaf)}
+    memory |= {id_of_memory(leaf): Given for leaf in users if leaf is not None and is_strided(leaf)}
     return unflatten(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))
 
 
@@ -211,7 +215,9 @@ def _closed_over(function: Any) -> Iterator[LazyTensor]:
 def _lifted_all(recorder: ComposedRecorder, result: Any) -> Any:
     leaves: list[Any] = []
     nesting = flatten(result, leaves)
-    return unflatten(nesting, iter([recorder.lift(leaf, ragged=False) if is_strided(leaf) else leaf for leaf in leaves]))
+    return unflatten(
+        nesting, iter([recorder.lift(leaf, ragged=False) if is_strided(leaf) else leaf for leaf in leaves])
+    )
 
 
 def _lifted(recorder: ComposedRecorder, tensor: torch.Tensor, memory: dict[int, type[Given]]) -> LazyTensor:
@@ -234,7 +240,8 @@ def first_module_call(
     nesting = flatten(args, leaves)
     if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
         return first_module_call(recorder, module, args[:1])
-    if is_hooked(module) or getattr(module, "max_norm", None) is not None or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    changes_weight = getattr(module, "max_norm", None) is not None and not recorder.guards.runs_later
+    if is_hooked(module) or changes_weight or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return NotImplemented
     cell = cell_of_module(module)
     handles = [

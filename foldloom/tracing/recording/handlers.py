@@ -17,7 +17,15 @@ from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.mutation.functional import functional_of
 from foldloom.tracing.mutation.in_place import replace
 from foldloom.tracing.mutation.outside import change_outside, is_outside
-from foldloom.tracing.mutation.views import RowOfWeight, Views, is_strided, layout_of, note_views, row_handle, shares_memory
+from foldloom.tracing.mutation.views import (
+    RowOfWeight,
+    Views,
+    is_strided,
+    layout_of,
+    note_views,
+    row_handle,
+    shares_memory,
+)
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take

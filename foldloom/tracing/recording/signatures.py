@@ -22,7 +22,13 @@ from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.functions.calls import call_of_template, name_of
-from foldloom.tracing.functions.shape_inference import NeedsValuesError, Returned, has_mixed_factors, inferred, with_names
+from foldloom.tracing.functions.shape_inference import (
+    NeedsValuesError,
+    Returned,
+    has_mixed_factors,
+    inferred,
+    with_names,
+)
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned

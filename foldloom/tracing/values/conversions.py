@@ -21,7 +21,9 @@ def as_complex(value: Any) -> complex:
 def as_truth(value: Any) -> bool:
     count = value.numel()
     if count != 1:
-        raise RuntimeError(f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous")
+        raise RuntimeError(
+            f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous"
+        )
     return bool(value.item())
 
 

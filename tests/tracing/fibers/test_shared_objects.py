@@ -242,7 +242,7 @@ def test_an_example_that_does_not_wait_changes_something() -> None:
     seen: list[Any] = []
 
     def f(x: Any, waits: bool) -> Any:
-        items = seen
+        items = (lambda: seen)()
         if not waits:
             items.append(1)
             return x
@@ -251,6 +251,23 @@ def test_an_example_that_does_not_wait_changes_something() -> None:
     with pytest.raises(SharedStateError, match="example 1 has changed `seen`"):
         fl.batch(f)(XS[:3], [True, False, True])
     assert plain(fl.batch(f)(XS[:2], [False, False])) == plain(XS[:2])
+
+
+def test_a_change_by_another_name() -> None:
+    def made() -> Any:
+        seen: list[Any] = []
+
+        def f(x: Any, waits: bool) -> Any:
+            items = seen
+            if not waits:
+                items.append(1)
+                return x
+            return x + len(seen) if x.sum() > 0 else x * len(seen)
+
+        return f
+
+    columns = XS[:3], [True, False, True]
+    assert plain(fl.batch(made())(*columns)) == plain(fl.one_by_one(made())(*columns))
 
 
 def test_reading_what_is_shared_costs_no_round() -> None:
