@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from foldloom.tracing.fibers.code_facts import Facts, facts_of
-from foldloom.tracing.scope import is_machinery
+from foldloom.tracing.scope import is_machinery, unwatched
 
 CONTAINERS = (list, dict, set, deque, bytearray, np.ndarray)
 MOST_ITEMS = 256
@@ -57,7 +57,7 @@ class Reach:
         tables = [table for module in self.modules.values() for table in (module._parameters, module._buffers)]
         tensors = [*self._tensors.values(), *[tensor for table in tables for tensor in table.values()]]
         strided = [tensor for tensor in tensors if tensor is not None and tensor.layout is torch.strided]
-        with torch._C.DisableTorchFunction():
+        with unwatched():
             return {tensor.untyped_storage()._cdata for tensor in strided}
 
     def _visit(self, thing: Any, label: str, depth: int) -> None:
