@@ -25,11 +25,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from foldloom.execution.ledgers import Ledger, ProductLedger, RowsLedger, SparseRowsLedger, sparse_rows
 from foldloom.pytrees import map_leaves
-from foldloom.torch_private import are_transforms_active, backward_pass, is_any_autocast_enabled, make_subclass
-
-ENOUGH_ROWS = 256
-"""Factors are held until they have this many rows: from there on, a larger product is no faster per row."""
+from foldloom.torch_private import are_transforms_active, is_any_autocast_enabled, make_subclass
 
 LARGE_WEIGHT = 1 << 14
 """Noting a use costs a few dozen microseconds: for a weight of fewer numbers than this, its product is taken in less."""
@@ -95,7 +93,7 @@ class LateWeight(torch.Tensor):
     weight: torch.nn.Parameter
     thread: int
     """The one in which it stands for the weight. In others nothing should be known of it."""
-    uses: dict[Any, tuple[_Ledger, torch.Tensor, Sequence[torch.Tensor]]]
+    uses: dict[Any, tuple[Ledger, torch.Tensor, Sequence[torch.Tensor]]]
 
     def __new__(cls, weight: torch.nn.Parameter) -> LateWeight:
         late: LateWeight = make_subclass(cls, weight.detach(), weight.requires_grad)
@@ -125,7 +123,7 @@ class LateWeight(torch.Tensor):
         plain_args, plain_kwargs = map_leaves((tuple(args), kwargs or {}), _weight_of)
         return func(*plain_args, **plain_kwargs)
 
-    def tap(self, key: Any, ledger: _Ledger, *tensors: torch.Tensor) -> tuple[_Ledger, torch.Tensor]:
+    def tap(self, key: Any, ledger: Ledger, *tensors: torch.Tensor) -> tuple[Ledger, torch.Tensor]:
         """Open a ledger for one kind of use of this weight: the ledger, and the token that its uses hang on."""
         # The tensors are kept because keys name them by id, which a later tensor must not inherit.
         self.uses[key] = (ledger, _Tap.apply(ledger, *tensors), tensors)
@@ -136,111 +134,11 @@ def _weight_of(leaf: Any) -> Any:
     return leaf.weight if isinstance(leaf, LateWeight) else leaf
 
 
-class _Ledger:
-    """What a weight has yet to receive, kept apart for each backward pass."""
-
-    def __init__(self) -> None:
-        self._noted: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._totals: dict[int, tuple[torch.Tensor | None, ...]] = {}
-
-    def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
-        """One use gave the factors left and right."""
-        current = backward_pass()
-        noted = self._noted.setdefault(current, [])
-        noted.append((left, right))
-        if len(left) >= ENOUGH_ROWS or sum([len(factor) for factor, _ in noted]) >= ENOUGH_ROWS:
-            self._settle(current)
-
-    def close(self) -> tuple[torch.Tensor | None, ...] | None:
-        """Everything received in the current backward pass; None if nothing was."""
-        current = backward_pass()
-        if current in self._noted:
-            self._settle(current)
-        return self._totals.pop(current, None)
-
-    def _settle(self, current: int) -> None:
-        noted = self._noted.pop(current)
-        left, right = noted[0] if len(noted) == 1 else map(torch.cat, zip(*noted, strict=True))
-        self._totals[current] = self.add(self._totals.get(current), left, right)
-
-    def add(
-        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
-        """The total with one more product."""
-        raise AssertionError("each kind of use has a ledger of its own")
-
-
-class _ProductLedger(_Ledger):
-    """For ``input @ weight.T + bias``: weight receives gradient.T @ input, bias the sum of the gradients."""
-
-    def __init__(self, transposed: bool, has_bias: bool) -> None:
-        super().__init__()
-        self._transposed, self._has_bias = transposed, has_bias
-
-    def add(
-        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
-        inputs, grads = left, right
-        first, second = (inputs, grads) if self._transposed else (grads, inputs)
-        if total is None:
-            return first.t() @ second, grads.sum(0) if self._has_bias else None
-        weight, bias = total
-        assert weight is not None
-        weight.addmm_(first.t(), second)
-        if bias is not None:
-            bias.add_(grads.sum(0))
-        return weight, bias
-
-
-class _RowsLedger(_Ledger):
-    """For a table lookup: each row that was read receives its gradients."""
-
-    def __init__(self, row_count: int, padding_row: int) -> None:
-        super().__init__()
-        self._row_count, self._padding_row = row_count, padding_row
-
-    def add(
-        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
-        rows, grads = left, right
-        if self._padding_row >= 0:
-            grads = grads.masked_fill((rows == self._padding_row).unsqueeze(1), 0)
-        table = grads.new_zeros(self._row_count, grads.shape[1]) if total is None else total[0]
-        assert table is not None
-        return (table.index_add_(0, rows, grads),)
-
-
-class _SparseRowsLedger(_Ledger):
-    """The same for a table with sparse gradients: the rows and their gradients, joined once. Adding sparse tensors one to the other
-    would copy all that came before every time."""
-
-    def __init__(self, row_count: int, padding_row: int) -> None:
-        super().__init__()
-        self._row_count, self._padding_row = row_count, padding_row
-
-    def note(self, left: torch.Tensor, right: torch.Tensor) -> None:
-        self._noted.setdefault(backward_pass(), []).append((left, right))
-
-    def add(
-        self, total: tuple[torch.Tensor | None, ...] | None, left: torch.Tensor, right: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
-        assert total is None, "all uses are settled at once"
-        return (sparse_rows(left, right, self._row_count, self._padding_row),)
-
-
-def sparse_rows(rows: torch.Tensor, grads: torch.Tensor, row_count: int, padding_row: int) -> torch.Tensor:
-    """The gradient of a table, with an entry for every row that was read, as often as it was."""
-    if padding_row >= 0:
-        counts = rows != padding_row
-        rows, grads = rows[counts], grads[counts]
-    return torch.sparse_coo_tensor(rows.unsqueeze(0), grads, (row_count, grads.shape[1]), check_invariants=False)
-
-
 class _Tap(torch.autograd.Function):
     """Runs backward once all uses have; answers for them."""
 
     @staticmethod
-    def forward(ctx: Any, ledger: _Ledger, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, ledger: Ledger, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.count = ledger, len(tensors)
         return tensors[0].new_empty(())
@@ -257,7 +155,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        ledger: _Ledger,
+        ledger: Ledger,
         transposed: bool,
         token: torch.Tensor,
         inputs: torch.Tensor,
@@ -291,7 +189,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        ledger: _Ledger,
+        ledger: Ledger,
         padding_row: int,
         sparse: bool,
         token: torch.Tensor,
@@ -327,7 +225,7 @@ def _use_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
         return functional.linear(input, weight.weight, bias)
     known = weight.uses.get(id(bias))
     if known is None:
-        book = _ProductLedger(transposed=False, has_bias=bias is not None)
+        book = ProductLedger(transposed=False, has_bias=bias is not None)
         credited = (weight.weight,) if bias is None else (weight.weight, bias)
         ledger, token = weight.tap(id(bias), book, *credited)
     else:
@@ -342,7 +240,7 @@ def _use_product(input: torch.Tensor, other: torch.Tensor | None = None, **other
         return torch.matmul(input, other.weight)
     known = other.uses.get("product")
     if known is None:
-        ledger, token = other.tap("product", _ProductLedger(transposed=True, has_bias=False), other.weight)
+        ledger, token = other.tap("product", ProductLedger(transposed=True, has_bias=False), other.weight)
     else:
         ledger, token, _ = known
     return _product(ledger, True, token, input, other.weight, None)
@@ -364,7 +262,7 @@ def _use_embedding(
     key = ("rows", padding_row, sparse)
     known = weight.uses.get(key)
     if known is None:
-        book = (_SparseRowsLedger if sparse else _RowsLedger)(row_count, padding_row)
+        book = (SparseRowsLedger if sparse else RowsLedger)(row_count, padding_row)
         ledger, token = weight.tap(key, book, weight.weight)
     else:
         ledger, token, _ = known

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 
 from foldloom.graph import CONSTANT, Graph, Ints, Op, Type, starts_of
-from foldloom.planning.layout import Order, arrange, lay_out
+from foldloom.planning.layout import arrange, lay_out
+from foldloom.planning.layout_with_numpy import Order
 from foldloom.planning.plans import Arena, Plan
 
 _NONE = np.empty(0, np.int64)

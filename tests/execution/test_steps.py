@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import foldloom as fl
-from foldloom.execution import pool, weight_grads
+from foldloom.execution import ledgers, pool, weight_grads
 from tests.law import check_law, weight_grads_collected
 from tests.tree_lstm import TreeLSTM, random_trees
 
@@ -110,13 +110,13 @@ def test_weight_grads_of_every_use() -> None:
 
 def test_weight_grads_take_one_product_for_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     products: list[int] = []
-    add = weight_grads._ProductLedger.add
+    add = ledgers.ProductLedger.add
 
     def counted(self: Any, total: Any, left: torch.Tensor, right: torch.Tensor) -> Any:
         products.append(len(left))
         return add(self, total, left, right)
 
-    monkeypatch.setattr(weight_grads._ProductLedger, "add", counted)
+    monkeypatch.setattr(ledgers.ProductLedger, "add", counted)
     step = fl.cell(nn.Linear(2, 2))
 
     def chain(x: torch.Tensor) -> Any:

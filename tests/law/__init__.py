@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import foldloom as fl
-from foldloom.execution import weight_grads
+from foldloom.execution import ledgers, weight_grads
 from foldloom.planning.schedulers.base import check_schedule
 
 SCHEDULERS = (fl.ByDepth(), fl.ByAgenda(), fl.OneByOne(), fl.ByDepth(largest_step=2))
@@ -66,7 +66,7 @@ def weight_grads_collected(enough_rows: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weight_grads, "LARGE_WEIGHT", 0)
         patch.setattr(weight_grads, "NARROW_STEP", 10**9)
-        patch.setattr(weight_grads, "ENOUGH_ROWS", enough_rows)
+        patch.setattr(ledgers, "ENOUGH_ROWS", enough_rows)
         yield
 
 
