@@ -73,6 +73,7 @@ def test_eight_threads_share_a_model() -> None:
 def test_threads_that_draw_do_not_disturb_others() -> None:
     """Cells that compute once what is asked several times must draw nothing; what another thread draws does not count."""
     model = Model()
+    fl.batch(model)(xs_of(0))  # loads parts of torch: a fork in the middle of an import hangs any program
     stop = threading.Event()
     failures: list[Any] = []
 
@@ -138,6 +139,7 @@ def test_in_coroutines() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fork_while_another_thread_is_in_a_batch() -> None:
     model = Model()
+    fl.batch(model)(xs_of(0))  # loads parts of torch: a fork in the middle of an import hangs any program
     stop = threading.Event()
 
     def work() -> None:
