@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,6 +14,7 @@ import torch
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
 from foldloom.execution.failures import Failures
+from foldloom.execution.gradient_hooks import GradientHook
 from foldloom.execution.kernels import is_only_thread, outside_inference_mode, without_drawing
 from foldloom.execution.observer import observing
 from foldloom.execution.reach import Reach
@@ -86,6 +87,15 @@ class Session:
     def place_of(self, value: int) -> tuple[int, int]:
         """The arena and row of a value that has been computed."""
         return int(self._placed.arena_of_value[value]), int(self._placed.row_of_value[value])
+
+    def add_hook(
+        self, values: Sequence[int], is_ragged: bool, call: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> Callable[[], None]:
+        """Have a hook called with the gradient of a value that has been computed, or of one whose rows these are; what is returned takes it
+        away."""
+        arena, first = self.place_of(values[0])
+        assert self._placed.row_of_value[np.array(values)].tolist() == list(range(first, first + len(values)))
+        return self._buffers.reach.hooks.add(arena, GradientHook(first, len(values), is_ragged, call))
 
     @property
     def arena_of_value(self) -> Ints:

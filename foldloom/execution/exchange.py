@@ -194,6 +194,14 @@ class Move:
             else:
                 yield arena.narrow(0, write.start, write.size)
 
+    def call_hooks(self, gradients: dict[int, torch.Tensor | None]) -> None:
+        """The gradients of the outputs are complete: call the hooks of those that were reached."""
+        for write in self.writes:
+            for hook in self.reach.hooks.of_write(write):
+                arena, first = gradients[write.arena], hook.first - write.start
+                if arena is not None and self.reach.of_write(write)[first : first + hook.rows].any():
+                    gradients[write.arena] = hook.changed(arena)
+
     def arena_for(self, gradients: dict[int, torch.Tensor | None], read: Read, grad: torch.Tensor) -> torch.Tensor:
         """The gradient arena of a read, to which a gradient is to be added."""
         arena = gradients[read.arena]
@@ -223,6 +231,8 @@ def _begin(ctx: Any, move: Move, views: Sequence[torch.Tensor], tensors: Sequenc
 
 def _end(ctx: Any, move: Move, gradients: dict[int, torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """The gradients of all that an exchange was given."""
+    if move.reach.hooks:
+        move.call_hooks(gradients)
     made = move.made
     reached = None if made is None else move.reach.of_members(made.members)
     if made is not None and reached is not None and reached.any():

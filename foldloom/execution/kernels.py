@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,6 +15,27 @@ from foldloom.errors import CellError, CellOutputError
 from foldloom.graph import Op, Type
 from foldloom.graph.ragged import Ragged
 from foldloom.torch_private import TorchDispatchMode
+
+
+def spare_hooks(weights: Sequence[torch.Tensor]) -> None:
+    """Torch calls hooks of a tensor with None, if the graph leads to it and no gradient does. One by one, the graph of a loss does not lead
+    to a weight that only other examples or results use; so they are called with gradients only."""
+    for weight in weights:
+        hooks: Any = weight._backward_hooks
+        for number, hook in hooks.items() if hooks else ():
+            if type(hook) is not _SparedHook:
+                hooks[number] = _SparedHook(hook)
+
+
+class _SparedHook:
+    """A hook of the user's."""
+
+    def __init__(self, hook: Callable[[torch.Tensor], Any]) -> None:
+        functools.update_wrapper(self, hook)
+        self._hook = hook
+
+    def __call__(self, grad: torch.Tensor | None) -> Any:
+        return None if grad is None else self._hook(grad)
 
 
 class Kernel:
@@ -37,6 +59,7 @@ class Kernel:
         self.module = module
         self.weights = tuple([weight for weight in weights if weight.requires_grad])
         """The weights that may get gradients from it."""
+        spare_hooks(self.weights)
         self.is_cell = is_cell
         """Whether it is code of the user's, of which only operands and outputs are seen."""
         self.only_once = only_once

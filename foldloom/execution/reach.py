@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from foldloom.execution.gradient_hooks import GradientHooks
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Read, Write
 from foldloom.torch_private import backward_pass, queue_callback
@@ -44,6 +45,7 @@ class Reach:
 
     def __init__(self) -> None:
         self._masks_of_pass: dict[int, dict[int, Mask]] = {}
+        self.hooks = GradientHooks()
 
     def _masks(self) -> dict[int, Mask]:
         number = backward_pass()

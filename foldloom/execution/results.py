@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,23 +21,47 @@ from foldloom.pytrees import Kind, Node, Output, OutputRun, Template, fill, keep
 keep_whole(torch.Tensor, torch.nn.Module)
 
 
+class Owner(Protocol):
+    """Whoever wants to know the tensor that an output became."""
+
+    def belongs_to(self, result: torch.Tensor) -> None: ...
+
+
+class GivenBack:
+    """What is known of the outputs of a batch, beside their values."""
+
+    def __init__(self) -> None:
+        self.requires_grad: Sequence[bool] | None = None
+        """Which outputs do; None if what is computed decides."""
+        self.known: list[torch.Tensor | Owner | None] = []
+        """For each output the user's tensor that it is, or who wants to know the result."""
+
+    def add(self, known: Sequence[torch.Tensor | Owner | None]) -> None:
+        """What is known of the outputs of the next example."""
+        self.known += known
+
+    def result(self, tensor: torch.Tensor, known: torch.Tensor | Owner | None) -> torch.Tensor:
+        if isinstance(known, torch.Tensor):
+            return known
+        if known is not None:
+            known.belongs_to(tensor)
+        return tensor
+
+
 def unstacked(
-    plan: Plan,
-    rows: Sequence[Sequence[torch.Tensor]],
-    templates: Sequence[Any],
-    requires_grad: Sequence[bool] | None = None,
-    given: Sequence[torch.Tensor | None] = (),
+    plan: Plan, rows: Sequence[Sequence[torch.Tensor]], templates: Sequence[Any], back: GivenBack
 ) -> list[Any]:
     """The result of each example, from the rows of the plan's outputs.
 
-    Outputs that do not require grad are detached from those with which they share an arena. Those that were ``given`` are given back.
+    Outputs that do not require grad are detached from those with which they share an arena. Those that were given are given back.
     """
+    requires_grad = back.requires_grad
     places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
     tensors = rows[0] if len(rows) == 1 else [rows[block][row] for block, row in places]
     if requires_grad is not None and not all(requires_grad):
         tensors = [tensor if needs else tensor.detach() for tensor, needs in zip(tensors, requires_grad, strict=True)]
-    if any(tensor is not None for tensor in given):
-        tensors = [tensor if theirs is None else theirs for tensor, theirs in zip(tensors, given, strict=True)]
+    if any(known is not None for known in back.known):
+        tensors = [back.result(tensor, known) for tensor, known in zip(tensors, back.known, strict=True)]
     return fill(templates, tensors)
 
 

@@ -15,7 +15,7 @@ from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotRe
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import Interrupts
-from foldloom.execution.results import stack_values, stacked, unstacked
+from foldloom.execution.results import GivenBack, stack_values, stacked, unstacked
 from foldloom.graph import Op
 from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
@@ -77,17 +77,18 @@ class Batched(Generic[P, R, Results]):
                 taken = template_of if self.stack else patched
                 record_one = partial(_record_example, recorder, self.function, taken)
                 tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
-                given: list[torch.Tensor | None] = []
+                back = GivenBack()
                 for outputs, of_example, template in fibers.run(tasks):
-                    given += of_example
+                    back.add(of_example)
                     recorder.graph.add_result(outputs, template)
             graph = recorder.graph
-            requires_grad = graph.requires_grad(graph.outputs) if torch.is_grad_enabled() else None
-            if recorder.flushes.has_begun:
-                return self._give_back(*recorder.flushes.finish(apart=not self.stack), requires_grad, given)
+            if torch.is_grad_enabled():
+                back.requires_grad = graph.requires_grad(graph.outputs)
+            if recorder.flushes.has_begun or recorder.flushes.watches_gradients:
+                return self._give_back(*recorder.flushes.finish(apart=not self.stack), back)
             planned = prepare(graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
-                return self._run(planned, requires_grad, given)
+                return self._run(planned, back)
         except (CellError, IndexError) as error:
             _add_line(error, recorder)
             raise
@@ -112,24 +113,17 @@ class Batched(Generic[P, R, Results]):
                 f"run takes a plan, and was given {described(planned)}: write `run(fl.plan(recordings))`"
             )
         check_training(planned.plan.ops, self.function)
-        return self._run(planned, None, ())  # type: ignore[no-any-return]
+        return self._run(planned, GivenBack())  # type: ignore[no-any-return]
 
-    def _run(self, planned: Planned, requires_grad: Sequence[bool] | None, given: Sequence[torch.Tensor | None]) -> Any:
-        """``requires_grad`` tells which outputs do; None if what is computed decides. ``given`` are outputs that were given."""
+    def _run(self, planned: Planned, back: GivenBack) -> Any:
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
         blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
-        return self._give_back(planned, blocks, requires_grad, given)
+        return self._give_back(planned, blocks, back)
 
-    def _give_back(
-        self,
-        planned: Planned,
-        outputs: Any,
-        requires_grad: Sequence[bool] | None,
-        given: Sequence[torch.Tensor | None],
-    ) -> Any:
+    def _give_back(self, planned: Planned, outputs: Any, back: GivenBack) -> Any:
         if self.stack:
-            return stacked(planned.plan, outputs, planned.results, requires_grad)
-        return unstacked(planned.plan, outputs, planned.results, requires_grad, given)
+            return stacked(planned.plan, outputs, planned.results, back.requires_grad)
+        return unstacked(planned.plan, outputs, planned.results, back)
 
     def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None
@@ -239,6 +233,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
             yield
         if not recorder.flushes.has_failed:
             recorder.flushes.flush_all()
+            recorder.flushes.watch_gradients()
     except CellError as error:
         _add_line(error, recorder)
         raise
@@ -354,8 +349,8 @@ def _check_can_leave(ops: Sequence[Op], results: Sequence[Any]) -> None:
 
 def _record_example(
     recorder: Recorder, function: Callable[..., Any], taken: Callable[..., Any], args: Sequence[Any], number: int
-) -> tuple[list[int], list[torch.Tensor | None], Any]:
-    """The values that one example returns, those of them that were given, and its result without them, as ``taken`` takes it apart."""
+) -> tuple[list[int], list[Any], Any]:
+    """The values that one example returns, what is known of them (`GivenBack`), and its result without them, as ``taken`` takes it apart."""
     recorder.graph.begin(number)
     with RecordingMode(recorder):
         given = [_lifted(recorder, arg) for arg in args]
@@ -369,8 +364,8 @@ def _record_example(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
                 f"Change a copy: `xs = list(xs)`\n  in example {number}"
             )
-        none = not recorder.inputs.has_given
-        given_back = [None if none else recorder.tensor_given_as(output) for output in outputs]
+        none = not recorder.inputs.has_given and not recorder.flushes.retained
+        given_back = [None if none else recorder.known_of(output) for output in outputs]
         return [_value_of(recorder, output) for output in outputs], given_back, template
 
 

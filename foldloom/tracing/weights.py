@@ -18,6 +18,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from foldloom.errors import CellMismatchError
+from foldloom.execution.kernels import spare_hooks
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, static
 from foldloom.tracing.mutation.guards import Guards
@@ -130,6 +131,7 @@ class DerivedWeights:
         if is_known and self.shares_with(_items_of(known)[0]) is None:
             return known
         args, kwargs = unflatten(nesting, iter(leaves))
+        spare_hooks(weights)
         with recording_paused():
             if is_known:  # a view of a weight, which examples get as it is: each call returns an object of its own
                 result = function(*args, **kwargs)

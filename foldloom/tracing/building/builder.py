@@ -88,6 +88,29 @@ class NewNodes(NamedTuple):
     examples: Examples
 
 
+class Nodes(NamedTuple):
+    """The nodes that were recorded between two flushes. Their values begin at ``first_value``."""
+
+    op_of_node: Ints
+    operands: Ints
+    lengths: Ints
+    example_of_node: Ints
+    first_value: int
+
+
+class Change(NamedTuple):
+    """A value was changed in place: what it was until then, in all places where that may have been saved for backward."""
+
+    values: tuple[int, ...]
+    """Its number, or those of its rows."""
+    is_ragged: bool
+    time: int
+    """How many values had been recorded."""
+    example: int
+    made: int
+    """The value that the change made of it."""
+
+
 class GraphBuilder:
     """Nodes, operands, inputs and outputs, in recording order; and the table of calls whose signature is known.
 
@@ -97,12 +120,16 @@ class GraphBuilder:
     __slots__ = (
         "__weakref__",
         "_columns",
+        "_first_value",
         "_known",
         "_segments",
+        "_taken",
         "autocast",
         "calls",
         "cells",
+        "changes",
         "column_of_number",
+        "copies",
         "depth_of_node",
         "example",
         "grad",
@@ -116,6 +143,7 @@ class GraphBuilder:
         "outputs",
         "results",
         "value_count",
+        "view_of_op",
     )
 
     def __init__(self, cells: dict[int, Any], module_states: dict[torch.nn.Module, Any]) -> None:
@@ -147,6 +175,15 @@ class GraphBuilder:
         """The grad mode that `calls` is for."""
         self.autocast = False
         """Whether `calls` is for a mode with autocast or another default dtype, or may be: C leaves such calls to Python."""
+        self.changes: list[Change] = []
+        self.view_of_op: dict[int, int] = {}
+        """For each op that returns views, the operand that they are views of."""
+        self.copies: set[int] = set()
+        """Values that are copies, though their op usually returns a view."""
+        self._taken: list[Nodes] = []
+        """Those of earlier flushes."""
+        self._first_value = 0
+        """The first value since then."""
         self.cells = cells
         """Cells of modules that the user named as cells, by the identity of the module."""
         self.module_states = module_states
@@ -244,6 +281,23 @@ class GraphBuilder:
         self.histories.add_nodes(self.ops, op_of_node[node:], operands[operand:], lengths[length:], self.value_count)
         self._known = len(op_of_node), len(operands), len(lengths)
 
+    # ---- Changes in place.
+
+    def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
+        """What these values stand for is changed in place."""
+        self.changes.append(Change(values, is_ragged, self.value_count, self.example, made))
+
+    def all_nodes(self) -> list[Nodes]:
+        """Everything that has been recorded, flush by flush."""
+        nodes = numbers(list(self.op_of_node))
+        operands, lengths = numbers(self.operands), numbers(self.lengths)
+        return [*self._taken, Nodes(nodes, operands, lengths, self._examples().of_node, self._first_value)]
+
+    def is_read(self, values: Sequence[int]) -> bool:
+        """Whether a node has read any of these values."""
+        operands = [*[nodes.operands for nodes in self._taken], numbers(self.operands)]
+        return any(np.isin(values, column).any() for column in operands)
+
     # ---- Taking nodes away.
 
     def take(self) -> NewNodes:
@@ -261,6 +315,10 @@ class GraphBuilder:
             inputs=self._close_inputs(),
             examples=self._examples(),
         )
+        self._taken.append(
+            Nodes(taken.op_of_node, taken.operands, taken.lengths, taken.examples.of_node, self._first_value)
+        )
+        self._first_value = self.value_count
         self._segments = [(self.example, 0)]
         self.op_of_node = self._new_nodes()
         self.operands, self.lengths, self.depth_of_node = [], [], []

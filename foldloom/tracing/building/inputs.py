@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -42,8 +43,9 @@ class Inputs:
         self._device: torch.device | None = None
         self._first_cell: Cell | None = None
         self._devices_met: set[tuple[torch.device, Cell]] = set()
-        self._value_of_tensor: dict[tuple[int, int, bool], tuple[Value, int]] = {}
-        """By a tensor's identity, its version and whether its rows are values: its value, and the example that gave it first."""
+        self._value_of_tensor: dict[tuple[int, int, bool, bool], tuple[Value, int]] = {}
+        """By a tensor's identity, its version, whether its rows are values and whether it requires grad: its value, and the example that gave
+        it first."""
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         self._rows: list[tuple[range, torch.Tensor]] = []
         """Tensors whose rows are values, each with these, in order."""
@@ -56,6 +58,8 @@ class Inputs:
         self._example_of_tensor: dict[int, int] = {}
         self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
+        self._made_in: Counter[tuple[int, int]] = Counter()
+        """How often an example has made a constant, by its value."""
         self._default_dtype = torch.get_default_dtype()
         self._type_of_number = _types_of_numbers(self._default_dtype)
 
@@ -76,6 +80,8 @@ class Inputs:
         with unwatched():
             if ragged is None:
                 ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
+            # Without rows, nothing would tell whether a ragged value requires grad.
+            ragged = ragged and len(tensor) > 0
             storage = tensor.untyped_storage()
             self.memory.add(storage._cdata)
             # The memory of a numpy array can change before it is read, and no version counter tells.
@@ -87,7 +93,8 @@ class Inputs:
 
     def _add_tensor(self, tensor: torch.Tensor, ragged: bool) -> Value:
         version = -1 if tensor.is_inference() else tensor._version
-        found = self._value_of_tensor.get((id(tensor), version, ragged))
+        key = (id(tensor), version, ragged, tensor.requires_grad)
+        found = self._value_of_tensor.get(key)
         if found is not None:
             known, example = found
             if example != self._graph.example:
@@ -109,7 +116,7 @@ class Inputs:
             number = self._graph.add_input(column, tensor)
             self._tensor_of_value[number] = tensor
             added = number, type
-        self._value_of_tensor[id(tensor), version, ragged] = added, self._graph.example
+        self._value_of_tensor[key] = added, self._graph.example
         return added
 
     def add_constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
@@ -121,7 +128,13 @@ class Inputs:
         if known is None:
             with recording_paused():
                 known = self._constants[key] = function(*args, **kwargs)
-        return self.add_tensor(known, ragged=False)
+        added = self.add_tensor(known, ragged=False)
+        self._made_in[added[0], self._graph.example] += 1
+        return added
+
+    def is_one_tensor(self, value: int, example: int) -> bool:
+        """Whether a value stands for one tensor of an example, and not for several constants of the same numbers."""
+        return self._made_in.get((value, example), 1) == 1
 
     def add_number(self, value: Any) -> Value:
         """A Python number as a value of the type that `torch.tensor` would give it."""

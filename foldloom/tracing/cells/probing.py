@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
 from foldloom.errors import CellError, CellOutputError, NestedCellError
 from foldloom.execution.kernels import describe, dtype_of, random_state
 from foldloom.execution.weight_grads import swapping
-from foldloom.graph import Type
+from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
 from foldloom.torch_private import BatchNorm
 
@@ -95,6 +95,28 @@ def probe(
         except Exception as error:
             failure = failure or error
     raise CellError(f"cell {cell.label} cannot take ({', '.join(map(repr, types))}): {failure}") from failure
+
+
+def call_alone(
+    cell: Probed, call: Any, op: Op, tracked: Sequence[int], weights_too: bool
+) -> tuple[Sequence[torch.Tensor], Any]:
+    """Made-up operands for one example, of which these require grad, and what a call of the cell returns for them."""
+    nesting, settings = cast(tuple[Nesting, Any], op.settings)
+    shapes = [(2, *type.row.shape) if type.ragged else type.shape for type in op.inputs]
+    leaves = [
+        torch.zeros(shape, dtype=dtype_of(type), device=cell.device, requires_grad=number in tracked)
+        for number, (shape, type) in enumerate(zip(shapes, op.inputs, strict=True))
+    ]
+    given = leaves if nesting is None else unflatten(nesting, iter(leaves))
+    frozen = [] if weights_too or cell.module is None else [w for w in cell.module.parameters() if w.requires_grad]
+    with swapping, _leaving_no_trace(cell):  # other threads must not see the flags
+        try:
+            for weight in frozen:
+                weight.requires_grad_(False)
+            return leaves, call(*given, **{name: value for name, value, _ in settings})
+        finally:
+            for weight in frozen:
+                weight.requires_grad_()
 
 
 def _call_in_training(cell: Probed, given: Sequence[Any], settings: dict[str, Any]) -> None:

@@ -72,7 +72,8 @@ class ExampleState:
     def _begin(self, fiber: Fiber) -> None:
         """An example waits for the first time in this batch; those before it have run as in a loop."""
         reach = self.reach
-        if reach.changed or unguarded_names(reach) or self.journal.unguarded_change(fiber):
+        adds_gradients = "backward" in reach.facts.names  # to those of weights, one example after the other
+        if adds_gradients or reach.changed or unguarded_names(reach) or self.journal.unguarded_change(fiber):
             self._one_at_a_time()
             return
         self.journal.begin(fiber, reach.facts.attributes, reach.facts.changed_attributes, reach.modules)

@@ -119,10 +119,15 @@ def _is_descriptor(kind: type, name: str) -> bool:
 
 
 def unguarded_names(reach: Reach) -> list[str]:
-    """Attributes that the code stores and whose readers cannot be noticed, because their class has a value for them."""
+    """Attributes that the code stores and whose readers cannot be noticed: their class has a value for them, or they may be weights of
+    torch's modules, a call of which is one operation and asks for no attribute."""
     kinds = {type(module) for module in reach.modules.values() if not type(module).__module__.startswith("torch.")}
     names = reach.facts.attributes - OF_TORCH
-    return [name for kind in kinds for name in names if _has_default(kind, name) and not _is_descriptor(kind, name)]
+    of_torch = [module for module in reach.modules.values() if type(module).__module__.startswith("torch.")]
+    return [
+        *[name for kind in kinds for name in names if _has_default(kind, name) and not _is_descriptor(kind, name)],
+        *[name for module in of_torch for name in names if name in module._parameters],
+    ]
 
 
 class Journal:

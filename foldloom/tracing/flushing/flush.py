@@ -6,31 +6,74 @@ them wait; then `flush` computes what they wait for, together. Everything that i
 
 from __future__ import annotations
 
-from collections import defaultdict
+import weakref
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Sequence, Set
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from foldloom.errors import RecordingError
 from foldloom.execution import Kernel
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.observer import observing
 from foldloom.execution.run import Outputs
+from foldloom.graph import Op
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import Limit, is_caught
 from foldloom.tracing.flushing.kernels import kernels_of
+from foldloom.tracing.flushing.overwritten import Overwritten
 from foldloom.tracing.flushing.pending import Cut, Pending
 from foldloom.tracing.flushing.reading import GivenReader
+from foldloom.tracing.flushing.saved import saved_by_op
+from foldloom.tracing.functions.saved import SavedBy
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import recording_paused, unwatched
 from foldloom.tracing.values.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, LazyTensor
 from foldloom.tracing.weights import DerivedWeights, Weights
 
 _MAY_RAISE = "may raise"
+
+
+def _raise_overwritten(_: torch.Tensor) -> None:
+    raise RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: a value that an operation has "
+        "saved for backward was changed in place afterwards. Change a copy (`x = x.clone()`)"
+    )
+
+
+def _call_hooks(hooks: OrderedDict[int, Callable[..., Any]], grad: torch.Tensor) -> torch.Tensor | None:
+    """Each is called with what the one before returned."""
+    for hook in tuple(hooks.values()):
+        found = hook(grad)
+        grad = grad if found is None else found
+    return grad
+
+
+class Retained:
+    """The gradient of a value that retains it, and the result that has it as its own."""
+
+    def __init__(self) -> None:
+        self.grad: torch.Tensor | None = None
+        self.is_over = False
+        """Whether the value was changed in place."""
+        self._result: weakref.ref[torch.Tensor] | None = None
+
+    def belongs_to(self, result: torch.Tensor) -> None:
+        self._result = weakref.ref(result)
+
+    def add(self, grad: torch.Tensor) -> None:
+        if self.is_over:
+            return
+        self.grad = grad if self.grad is None else self.grad + grad
+        result = None if self._result is None else self._result()
+        if result is not None:
+            result.grad = self.grad
 
 
 class Flushes:
@@ -65,6 +108,11 @@ class Flushes:
         self._demanded_as_numbers: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._numbers: dict[int, Any] = {}
         """Values that were demanded as numbers and computed."""
+        self._hooks: dict[tuple[int, ...], OrderedDict[int, Callable[..., Any]]] = {}
+        """Hooks on gradients, by the values that they are of."""
+        self._unplaced: list[tuple[tuple[int, ...], bool, Callable[[torch.Tensor], torch.Tensor | None]]] = []
+        """Those of values that backward does not know yet."""
+        self.retained: dict[tuple[int, ...], Retained] = {}
         self.on_demand: Callable[[Hashable], None] | None = None
         """Called with the type of a demanded value that is not computed yet; it returns after a `flush` of that type. If it is None,
         everything is flushed at once."""
@@ -224,6 +272,67 @@ class Flushes:
                 self.has_failed = True
                 raise failure.as_cell_error()
 
+    # ---- Changes in place.
+
+    def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
+        """What these values stand for is changed in place. What was computed with them at once has saved tensors."""
+        self._graph.note_change(values, is_ragged, made)
+        retained = self.retained.pop(values, None)
+        if retained is not None:  # from now on, that of what it is changed to
+            retained.is_over = True
+            self.retain_grad((made,), False)
+        for value in values:
+            tensor = self._tensor_of_value.get(value)
+            if tensor is not None and not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)
+
+    # ---- Gradients.
+
+    def add_hook(self, values: tuple[int, ...], is_ragged: bool, hook: Callable[..., Any]) -> RemovableHandle:
+        """Have a hook called with the gradient of a value, or of one whose rows these are."""
+        hooks = self._hooks.get(values)
+        if hooks is None:
+            hooks = self._hooks[values] = OrderedDict()
+            self._unplaced.append((values, is_ragged, partial(_call_hooks, hooks)))
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        return handle
+
+    def retain_grad(self, values: tuple[int, ...], is_ragged: bool) -> None:
+        """Keep the gradient of a value."""
+        if values not in self.retained:
+            retained = self.retained[values] = Retained()
+            self._unplaced.append((values, is_ragged, retained.add))
+
+    @property
+    def watches_gradients(self) -> bool:
+        """Whether backward has to be watched: then values must stay apart, and have a place that is known."""
+        return bool(self._graph.changes or self._unplaced)
+
+    def watch_gradients(self) -> None:
+        """Have backward call hooks, and raise where it would one by one, for all that has been computed."""
+        session = self._session
+        if session is None:
+            return
+        for values, is_ragged, call in self._unplaced:
+            session.add_hook([self._pending.number_of(value) for value in values], is_ragged, call)
+        self._unplaced = []
+        self._watch_changes(session)
+
+    def _watch_changes(self, session: Session) -> None:
+        if not self._graph.changes or self._weights is None:
+            return
+        weights, known = self._weights, dict[Op, SavedBy]()
+
+        def saved(op: Op) -> SavedBy:
+            if op not in known:
+                known[op] = saved_by_op(op, self._owner, weights)
+            return known[op]
+
+        for value in Overwritten(self._graph, saved, self._inputs.is_one_tensor).values():
+            session.add_hook([self._pending.number_of(value)], False, _raise_overwritten)
+        self._graph.changes.clear()
+
     # ---- Flushing.
 
     def flush(self, kinds: Set[Hashable]) -> None:
@@ -236,7 +345,9 @@ class Flushes:
 
     def finish(self, *, apart: bool) -> tuple[Planned, Outputs]:
         """Compute everything that is still pending, and the results of all examples."""
-        return self._flush(None, self._graph.outputs, self._graph.results, apart=apart)
+        planned, found = self._flush(None, self._graph.outputs, self._graph.results, apart=apart)
+        self.watch_gradients()
+        return planned, found
 
     def _flush_demanded(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
         wanted = list(dict.fromkeys([value for kind in kinds for value in self._demanded_as_tensors.pop(kind, ())]))
@@ -246,7 +357,10 @@ class Flushes:
         planned, rows = self._flush(roots, wanted, (), apart=True)
         if wanted:
             places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
-            self._tensor_of_value.update(zip(wanted, [rows[block][row] for block, row in places], strict=True))
+            histories = self._graph.requires_grad(wanted)
+            for value, (block, row), has_history in zip(wanted, places, histories, strict=True):
+                tensor = rows[block][row]
+                self._tensor_of_value[value] = tensor if has_history else tensor.detach()
         if as_numbers:
             assert self._session is not None
             with unwatched():

@@ -11,6 +11,7 @@ from foldloom.execution import Kernel
 from foldloom.graph import Op
 from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.functions.calls import call_of_template, function_named
+from foldloom.tracing.functions.derivatives import NO_DERIVATIVE, cut_off
 from foldloom.tracing.rules import batched_form, ragged_form
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.fallback import Fallback
@@ -55,6 +56,9 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
 
     count = len(op.outputs)
     run_blocks = without_gradients(call, run)
+    missing = NO_DERIVATIVE.get((op.key, op.settings, op.inputs))
+    if missing is not None:
+        run_blocks = cut_off(run_blocks, missing)
 
     def kernel(*blocks: Any) -> Sequence[Any]:
         leaves = flat_results(run_blocks(*blocks))

@@ -50,3 +50,10 @@ def _bit(operand: int | None) -> int:
     if operand is None:
         return ALWAYS
     return 1 << operand if operand < _MOST_OPERANDS else IF_ANY
+
+
+def joined(rule: int, other: int) -> int:
+    """The rule of a result that requires grad if either rule says so."""
+    if ALWAYS in (rule, other):
+        return ALWAYS
+    return IF_ANY if IF_ANY in (rule, other) else rule | other

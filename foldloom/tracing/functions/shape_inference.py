@@ -21,7 +21,8 @@ from foldloom.torch_private import (
     fake_tensor,
 )
 from foldloom.tracing.functions.calls import Call, Operand
-from foldloom.tracing.functions.histories import IF_ANY, rules_of
+from foldloom.tracing.functions.derivatives import missing_derivative
+from foldloom.tracing.functions.histories import joined, rules_of
 from foldloom.tracing.scope import recording_paused
 
 
@@ -36,6 +37,8 @@ class Returned(NamedTuple):
     """Whether the function returns that operand itself."""
     histories: tuple[int, ...] = ()
     """For each tensor the rule that tells whether it requires grad: see `histories`."""
+    no_derivative: Exception | None = None
+    """What backward raises, if the function has no derivative."""
 
 
 _NO_ANSWER = (
@@ -89,7 +92,12 @@ def inferred(call: Call) -> Returned:
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shares_with = _operand_in_memory_of(tensors[0], blocks) if tensors else None
     return Returned(
-        nesting, types, shares_with, any(result is block for block in blocks), _histories(tensors, blocks, call)
+        nesting,
+        types,
+        shares_with,
+        any(result is block for block in blocks),
+        _histories(tensors, blocks, call),
+        missing_derivative(tensors, blocks),
     )
 
 
@@ -101,21 +109,37 @@ def has_mixed_factors(call: Call) -> bool:
 def _tried(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
     """The operands and the result of a trial call. What it cannot do with operands that require grad, it may do without."""
     if not torch.is_grad_enabled():
-        return _without_data(call)
+        return without_data(call)
     try:
-        return _without_data(call)
+        return without_data(call)
     except _NO_ANSWER:
         raise
     except Exception:
         with torch.no_grad():
-            return _without_data(call)
+            return without_data(call)
 
 
 def _histories(tensors: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor], call: Call) -> tuple[int, ...]:
     is_tried = not torch.is_grad_enabled() or any(block.requires_grad for block in blocks)
     if is_tried or not any(type.differentiable for type in call.operands):
         return rules_of(tensors, blocks)
-    return tuple([IF_ANY if tensor.is_floating_point() else 0 for tensor in tensors])
+    # It does not take all operands with a history at once: a running mean, say, has none.
+    found = [0] * len(tensors)
+    for operand in (None, *[number for number, type in enumerate(call.operands) if type.differentiable]):
+        rules = _rules_with_history_of(call, operand)
+        found = [joined(before, rule) for before, rule in zip(found, rules or found, strict=True)]
+    return tuple(found)
+
+
+def _rules_with_history_of(call: Call, operand: int | None) -> tuple[int, ...] | None:
+    """The rules where only this operand requires grad, or none; None if the call does not take that."""
+    try:
+        blocks, result = without_data(call, () if operand is None else (operand,))
+    except Exception:
+        return None
+    leaves: list[Any] = []
+    flatten(result, leaves)
+    return rules_of([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)], blocks)
 
 
 def with_names(function: Any, returned: Returned) -> Returned:
@@ -146,17 +170,26 @@ def _nothing_logged() -> Iterator[None]:
         log.disabled = before
 
 
-def _without_data(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
+def without_data(
+    call: Call, with_history: Sequence[int] | None = None, *, weights_too: bool = True
+) -> tuple[Sequence[torch.Tensor], Any]:
+    """Operands without data, and the result of a call of them. ``with_history`` are those that require grad; None: all that can. Weights
+    require grad if they do, or ``weights_too`` says that none does."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    tracked = range(len(call.operands)) if with_history is None else with_history
     has_histories = torch.is_grad_enabled()
     with recording_paused(), _nothing_logged():
         with mode:
             blocks = [
-                torch.empty(type.shape, dtype=dtype_of(type), requires_grad=type.differentiable and has_histories)
-                for type in call.operands
+                torch.empty(
+                    type.shape,
+                    dtype=dtype_of(type),
+                    requires_grad=type.differentiable and has_histories and number in tracked,
+                )
+                for number, type in enumerate(call.operands)
             ]
         weights = {
-            id(tensor): mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad)
+            id(tensor): mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad and weights_too)
             for tensor in _weights(call)
         }
         args, kwargs = _with_weights_replaced(call.filled(blocks), weights)

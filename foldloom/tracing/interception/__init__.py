@@ -9,6 +9,7 @@ from foldloom.torch_private import DYNAMO
 from foldloom.tracing.interception.autograd_functions import watch_functions
 from foldloom.tracing.interception.default_dtype import watch_default_dtype
 from foldloom.tracing.interception.modules import watch_modules
+from foldloom.tracing.interception.parameters import watch_parameters
 from foldloom.tracing.interception.transforms import watch_transforms
 
 
@@ -18,6 +19,7 @@ def watch_all() -> None:
     watch_functions()
     watch_default_dtype()
     watch_transforms()
+    watch_parameters()
 
 
 def uncompiled() -> AbstractContextManager[object]:

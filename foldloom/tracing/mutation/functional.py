@@ -27,7 +27,9 @@ IN_PLACE_OPERATORS = {
     torch.Tensor.__irshift__: operator.rshift, torch.Tensor.__ipow__: operator.pow,
 }  # fmt: skip
 
-_OTHER_MEANING = frozenset(("fill", "random", "normal", "uniform", "exponential", "geometric", "resize", "resize_as"))
+_OTHER_MEANING = frozenset(
+    ("bernoulli", "fill", "random", "normal", "uniform", "exponential", "geometric", "resize", "resize_as")
+)
 """Functions that do something else than the in-place methods of the same names."""
 
 _OTHER_CHANGES = frozenset((torch.Tensor.__setitem__, torch.Tensor.data.__set__))  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from foldloom.tracing.mutation.functional import (
 )
 from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.trial import check_change, try_change
-from foldloom.tracing.mutation.views import Views, note_views
+from foldloom.tracing.mutation.views import Views, note_change, note_views
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, new_handle
 
@@ -44,13 +44,14 @@ def call_in_place(recorder: ActiveRecorder, function: Any, args: tuple[Any, ...]
     result = recorder.call_function(twin, args, kwargs)
     if type(result) is not LazyTensor:  # of a weight, by a function that draws
         result = recorder.lift(result, ragged=False)
+    made = result
     if result._type is not target._type and result.shape == target.shape:
         if not torch.can_cast(result.dtype, target.dtype):
             raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
         result = result.to(target.dtype)
     if result.shape != target.shape:
         try_change(recorder, function, args, kwargs)
-    replace(recorder, target, result)
+    replace(recorder, target, result, made)
     return target
 
 
@@ -82,6 +83,7 @@ def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: An
         and value._recorder is recorder
         and torch.is_grad_enabled()
     ):
+        note_change(recorder, target, value)
         _write_row(recorder, target, index, value)
         return
     if type(index) is int and target._type.shape:
@@ -114,8 +116,14 @@ def set_data(recorder: ActiveRecorder, target: LazyTensor, value: Any) -> None:
     target._source = handle._source = (Given(recorder), None)
 
 
-def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
-    """From now on the target stands for the result, and every view of the target for the same view of the result."""
+def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor, made: LazyTensor | None = None) -> None:
+    """From now on the target stands for the result, and every view of the target for the same view of the result. ``made`` is what the
+    function that works in place computed, if it is not the result."""
+    note_change(recorder, target, result if made is None else made)
+    _replace(recorder, target, result)
+
+
+def _replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
     group, index = getattr(target, "_source", (None, None))
     if group is not None and result.shape != target.shape:
         raise RuntimeError(f"a view of shape {tuple(target.shape)} cannot be changed in place to {tuple(result.shape)}")
@@ -153,7 +161,7 @@ def _write_row(recorder: ActiveRecorder, values: LazyTensor, index: Any, result:
     depth = max(values._depth, result._depth)
     changed = new_handle(recorder, rows, values._type, depth)
     if hasattr(values, "_source"):
-        replace(recorder, values, changed)
+        _replace(recorder, values, changed)
     else:
         _assign(recorder, values, changed)
 
@@ -165,13 +173,13 @@ def _write_view(recorder: ActiveRecorder, group: Views, index: int | None, resul
             f"(`x = x.clone()`)\n  {recorder.where()}"
         )
     written = (group.base, result, name_of(group.function), index, group.args[1:], group.kwargs)
-    replace(recorder, group.base, recorder.call_function(write_view, written, None))
+    _replace(recorder, group.base, recorder.call_function(write_view, written, None))
 
 
 def _write_alias(recorder: ActiveRecorder, target: LazyTensor, group: Views, result: LazyTensor) -> None:
     """What `detach` returned is changed in place: it shares memory with its base, and has a history of its own."""
     _assign(recorder, target, result)
-    replace(recorder, group.base, _with_history_of(recorder, group.base, result))
+    _replace(recorder, group.base, _with_history_of(recorder, group.base, result))
 
 
 def _with_history_of(recorder: ActiveRecorder, target: LazyTensor, numbers: LazyTensor) -> LazyTensor:
@@ -225,6 +233,7 @@ def _change_shape(
     recorder: ActiveRecorder, target: LazyTensor, function: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """``x.t_()`` and the like: other handles see the same memory as before, and the target becomes another view of it."""
+    note_change(recorder, target, target)
     memory = new_handle(target._recorder, target._value, target._type, target._depth)
     for reference in getattr(target, "_views", ()):
         views = reference()

@@ -27,7 +27,8 @@ VIEWS_OF_ROWS = frozenset([*forms("unsqueeze squeeze chunk split detach"), torch
 """Functions with rules for ragged values whose results share memory with them."""
 
 
-_ALIASES = frozenset((torch.detach, torch.Tensor.detach, getattr(torch.Tensor.data, "__get__")))  # noqa: B009
+DATA: Any = getattr(torch.Tensor.data, "__get__")  # noqa: B009
+_ALIASES = frozenset((torch.detach, torch.Tensor.detach, DATA))
 
 
 class Unbound(int):
@@ -90,6 +91,9 @@ class Views:
         """Another handle takes the place of one of the views."""
         self._views = [weakref.ref(other) if found() is view else found for found in self._views]
 
+    def leave(self, view: LazyTensor) -> None:
+        self._views = [found for found in self._views if found() is not view]
+
     def in_use(self) -> list[tuple[LazyTensor, int | None]]:
         """The views that are still alive, and which of the call's results each is."""
         alive = [view for found in self._views if (view := found()) is not None]
@@ -98,25 +102,53 @@ class Views:
 
 def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, base: LazyTensor) -> None:
     """Note that the results of a call are views of one of its arguments, if they are."""
-    if function in MAY_COPY and hasattr(base, "_source") and not shares_memory(function, base, args[1:], kwargs):
-        return
     views = (result,) if type(result) is LazyTensor else result
+    if function in MAY_COPY and hasattr(base, "_source") and not shares_memory(function, base, args[1:], kwargs):
+        result._recorder.graph.copies.add(_first_value(result))
+        return
     group = Views(base, function, args, kwargs, views, is_grad_enabled())
     for number, view in enumerate(views):
         view._source = (group, None if view is result else number)
     _add(base, weakref.ref(group))
 
 
-def root_of(handle: LazyTensor) -> LazyTensor:
-    """The value that a view is one of in the end."""
+def _first_value(handle: LazyTensor) -> int:
+    return handle._value[0] if handle._type.ragged else handle._value  # type: ignore[no-any-return]
+
+
+def root_of(handle: LazyTensor, *, through_data: bool = True) -> LazyTensor:
+    """The value that a view is a view of, in the end. What ``x.data`` returns shares memory with x, and autograd takes it for another tensor."""
     while True:
-        source = getattr(handle, "_source", (None, None))[0]
-        if isinstance(source, Views):
-            handle = source.base
-        elif type(source) is LazyTensor:
-            handle = source
+        group = getattr(handle, "_source", (None, None))[0]
+        if type(group) is LazyTensor:
+            handle = group
+        elif type(group) is Views and (through_data or group.function is not DATA):
+            handle = group.base
         else:
             return handle
+
+
+def leave_base(handle: LazyTensor) -> None:
+    """A handle is no longer a view of what it was a view of."""
+    group = getattr(handle, "_source", (None, None))[0]
+    if type(group) is Views:
+        group.leave(handle)
+    elif type(group) is LazyTensor:
+        group._views = [found for found in group._views if found() is not handle]
+
+
+def note_change(recorder: Any, target: LazyTensor, result: LazyTensor) -> None:
+    """A value is changed in place to the result. Whoever has saved it for backward, or a view of it, cannot go backward any more."""
+    root = root_of(target, through_data=False)
+    if root._recorder is not recorder or not recorder.has_gradients or not _has_rows(root):
+        return
+    values = tuple(root._value) if root._type.ragged else (root._value,)
+    made = _first_value(result) if result._recorder is recorder and _has_rows(result) else -1
+    recorder.note_change(values, root._type.ragged, made)
+
+
+def _has_rows(handle: LazyTensor) -> bool:
+    return not handle._type.ragged or len(handle._value) > 0
 
 
 def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:

@@ -19,6 +19,7 @@ from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.lookup import cell_of_module
+from foldloom.tracing.functions.derivatives import missing_derivative, without_derivative
 from foldloom.tracing.mutation.functional import changed_beside_the_first, changes_in_place
 from foldloom.tracing.mutation.in_place import call_in_place, call_with_out, replace
 from foldloom.tracing.mutation.outside import change_outside, is_outside
@@ -94,6 +95,8 @@ def _record(
     if any(handle._type.ragged for handle in handles):
         for_ragged = recorder.signatures.of_ragged(function, nesting, leaves, handles)
         if for_ragged is not None:
+            if _has_no_history(for_ragged, leaves):
+                return _without_history(recorder, function, args, kwargs), None
             result = recorder.add_node_of(for_ragged, handles)
             return with_views_noted(for_ragged, function, args, kwargs, handles, result), for_ragged
         leaves = [recorder.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
@@ -103,8 +106,23 @@ def _record(
         return _with_values(recorder, function, nesting, given), None
     if not isinstance(known, KnownCall):
         return unflatten(known.nesting, iter(())), None
+    if _has_no_history(known, leaves):
+        return _without_history(recorder, function, args, kwargs), None
     result = None if known.is_operand else recorder.add_node_of(known, operands)
     return with_views_noted(known, function, args, kwargs, handles, result), known
+
+
+def _has_no_history(known: KnownCall, leaves: list[Any]) -> bool:
+    """Whether a function without a derivative is called on values that need none."""
+    if known.is_derivable or not torch.is_grad_enabled():
+        return False
+    return not any(leaf.requires_grad for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _without_history(recorder: ComposedRecorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that is recorded apart from those that have a history, with which it might share a step."""
+    with torch.no_grad():
+        return recorder.call_function(function, args, kwargs)
 
 
 def with_views_noted(
@@ -200,6 +218,13 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
         result = function(*args, **kwargs)
     found: list[Any] = []
     shape = flatten(result, found)
+    missing = missing_derivative(
+        [leaf for leaf in found if is_strided(leaf)], [leaf for leaf in arguments if is_strided(leaf)]
+    )
+    if missing is not None:
+        found = [
+            without_derivative(leaf, missing) if is_strided(leaf) and leaf.requires_grad else leaf for leaf in found
+        ]
     memory: dict[int, type[Given]] = {id_of_memory(leaf): Borrowed for leaf in arguments if is_strided(leaf)}
     memory |= {id_of_memory(leaf): Given for leaf in users if leaf is not None and is_strided(leaf)}
     return unflatten(shape, iter([_lifted(recorder, item, memory) if is_strided(item) else item for item in found]))

@@ -26,6 +26,8 @@ from foldloom.tracing.mutation.views import (
     row_handle,
     shares_memory,
 )
+from foldloom.tracing.recording.gradient_hooks import register_hook, register_post_accumulate_grad_hook, retain_grad
+from foldloom.tracing.recording.leaves import requires_grad_
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
@@ -33,7 +35,7 @@ from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import TENSOR, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived
 
-Handler = Callable[[ActiveRecorder, Any, dict[str, Any]], Any]
+Handler = Callable[[Any, Any, dict[str, Any]], Any]
 """Takes the recorder and the arguments of a call. NotImplemented: record the call as any other."""
 
 
@@ -110,6 +112,8 @@ def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any
     if kind is slice and values._type.ragged:
         bounds = [bound for bound in (index.start, index.stop, index.step) if bound is not None]
         if all(type(bound) is int for bound in bounds) and (index.step is None or index.step > 0):
+            if not range(len(values))[index]:  # no row is left to tell whether it requires grad
+                return recorder.call_function(torch.Tensor.__getitem__, (recorder.dense(values), index), None)
             return row_handle(recorder, values, index)
         return NotImplemented
     if kind is int:
@@ -286,14 +290,6 @@ def _refused(name: str, instead: str) -> Handler:
     return handle
 
 
-def _requires_grad(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The gradient of a value cannot be asked for inside a batch, so there is nothing to do."""
-    wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-    if type(args[0]) is not LazyTensor:
-        return NotImplemented
-    return args[0] if wanted else _refused("requires_grad_(False)", "Write `x = x.detach()`")(recorder, args, kwargs)
-
-
 def _on_values(function: Any) -> Handler:
     """For functions that call back into Python for each number, and change a value in place."""
 
@@ -309,14 +305,11 @@ def _on_values(function: Any) -> Handler:
     return handle
 
 
-_RETURN_IT = "Return the value, and call it on what fl.batch returns"
-
 HANDLERS: dict[Any, Handler] = {
-    **{
-        getattr(torch.Tensor, name): _refused(name, _RETURN_IT)
-        for name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
-    },
-    torch.Tensor.requires_grad_: _requires_grad,
+    torch.Tensor.register_hook: register_hook,
+    torch.Tensor.retain_grad: retain_grad,
+    torch.Tensor.register_post_accumulate_grad_hook: register_post_accumulate_grad_hook,
+    torch.Tensor.requires_grad_: requires_grad_,
     torch.Tensor.data_ptr: _data_ptr,
     torch.Tensor.share_memory_: _refused("share_memory_", "Its memory is that of all examples. Return the value, and share what fl.batch returns"),
     **{function: _on_values(function) for function in (torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_)},

@@ -26,15 +26,17 @@ from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.flushing.flush import Flushes
+from foldloom.tracing.flushing.flush import Flushes, Retained
 from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.recording.first_calls import call_with_values, first_call, first_module_call, with_views_noted
+from foldloom.tracing.recording.gradient_hooks import values_of
 from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
+from foldloom.tracing.recording.leaves import own_tensor
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
@@ -191,7 +193,7 @@ class Recorder:
             if result is not NotImplemented:
                 return result
         result, known = first_call(self, function, args, kwargs)
-        if known is not None and known.is_ragged is is_ragged:
+        if known is not None and known.is_ragged is is_ragged and known.is_derivable:
             self.graph.calls[key] = known
         return result
 
@@ -383,6 +385,17 @@ class Recorder:
             return self.flushes.demand(handles, form)
         return demand_at_once(self, handles, form)
 
+    def own_tensor(self, handle: LazyTensor) -> torch.Tensor:
+        return own_tensor(self, handle)
+
+    def grad_of(self, handle: LazyTensor) -> torch.Tensor | None:
+        """The gradient that has arrived in a leaf, or in a value that retains it."""
+        known = self.known_of(handle)
+        return None if known is None else known.grad
+
+    def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
+        self.flushes.note_change(values, is_ragged, made)
+
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         if not self.is_over:
             raise ArgumentError(
@@ -413,6 +426,11 @@ class Recorder:
             return source[1] if type(source[0]) is Given else handle._value
         is_own = handle._recorder is self and not handle._type.ragged
         return self.inputs.users_own(handle._value) if is_own else None
+
+    def known_of(self, handle: LazyTensor) -> torch.Tensor | Retained | None:
+        """What is known of a result: the user's tensor that it is, or that it retains its gradient."""
+        given = self.tensor_given_as(handle)
+        return self.flushes.retained.get(values_of(handle)) if given is None else given
 
     def read_given(self, handle: LazyTensor) -> torch.Tensor | None:
         return self.flushes.reader.read_handle(handle)

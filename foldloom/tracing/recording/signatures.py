@@ -22,6 +22,7 @@ from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell, Settings
 from foldloom.tracing.functions.calls import call_of_template, name_of
+from foldloom.tracing.functions.derivatives import NO_DERIVATIVE
 from foldloom.tracing.functions.shape_inference import (
     NeedsValuesError,
     Returned,
@@ -30,9 +31,10 @@ from foldloom.tracing.functions.shape_inference import (
     with_names,
 )
 from foldloom.tracing.mutation.guards import Guards
-from foldloom.tracing.mutation.views import MAY_COPY, VIEWS_OF_ROWS
+from foldloom.tracing.mutation.views import DATA, MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
+from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.raising import may_raise
 from foldloom.tracing.scope import Mode, current_mode, recording_paused, user_line
@@ -44,6 +46,7 @@ class KnownCall:
     """What is needed to record one more call of a known signature."""
 
     __slots__ = (
+        "is_derivable",
         "is_operand",
         "is_ragged",
         "kept",
@@ -66,6 +69,7 @@ class KnownCall:
         shares_with: int | None = None,
         is_operand: bool = False,
         may_raise: bool = False,
+        is_derivable: bool = True,
     ) -> None:
         self.op_number = op_number
         self.output_types = output_types
@@ -77,6 +81,8 @@ class KnownCall:
         self.is_operand = is_operand
         """Whether that operand itself is returned, and nothing is computed."""
         self.is_ragged = is_ragged
+        self.is_derivable = is_derivable
+        """Whether the function has a derivative. If not, it matters whether an operand requires grad."""
         self.may_raise = may_raise
         """Whether it raises for some values and not for others."""
         self.kept: Any = None
@@ -188,11 +194,23 @@ class Signatures:
             op_number = self._new_op(signature, weights, returned, repeatable=repeatable)
             risk = may_raise(function, len(handles) + len(weights), returned.types)
             known = KnownCall(
-                op_number, returned.types, returned.nesting, shares_with=returned.shares_with, may_raise=risk
+                op_number,
+                returned.types,
+                returned.nesting,
+                shares_with=returned.shares_with,
+                may_raise=risk,
+                is_derivable=returned.no_derivative is None,
             )
             known.kept = weights
+            self._note_views(function, op_number, known.shares_with)
         self._graph.calls[signature] = known
         return known
+
+    def _note_views(self, function: Any, op_number: int, shares_with: int | None) -> None:
+        if function is take:  # which stands for an index that is a view
+            shares_with = 0
+        if shares_with is not None and function is not DATA:  # which autograd takes for another tensor
+            self._graph.view_of_op[op_number] = shares_with
 
     def of_ragged(
         self, function: Any, nesting: Any, leaves: list[Any], handles: Sequence[LazyTensor]
@@ -218,9 +236,16 @@ class Signatures:
                 shares_with = 0 if function in VIEWS_OF_ROWS else None
                 risk = may_raise(function, len(handles) + len(weights), returned.types)
                 known = KnownCall(
-                    op_number, returned.types, returned.nesting, is_ragged=True, shares_with=shares_with, may_raise=risk
+                    op_number,
+                    returned.types,
+                    returned.nesting,
+                    is_ragged=True,
+                    shares_with=shares_with,
+                    may_raise=risk,
+                    is_derivable=returned.no_derivative is None,
                 )
                 known.kept = weights
+                self._note_views(function, op_number, shares_with)
             self._graph.calls[signature] = known
         return known if isinstance(known, KnownCall) else None
 
@@ -259,6 +284,8 @@ class Signatures:
     ) -> int:
         function, template, types, names = signature
         self._guards.guard_tensors(weights)
+        if returned.no_derivative is not None:
+            NO_DERIVATIVE[name_of(function), template, types] = returned.no_derivative
         op = Op(
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
             mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),

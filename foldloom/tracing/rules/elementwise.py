@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -110,31 +109,6 @@ def promote_alike(tensors: Sequence[Operand | torch.Tensor]) -> bool:
     have_dimensions = {tensor.ndim > 0 for tensor in tensors if isinstance(tensor, Operand)}
     all_operands = len([tensor for tensor in tensors if isinstance(tensor, Operand)]) == len(tensors)
     return have_dimensions == {True} or (have_dimensions == {False} and all_operands)
-
-
-@register(DENSE, [*forms("floor_divide"), operator.floordiv, torch.Tensor.__floordiv__, torch.Tensor.__rfloordiv__])
-def without_derivative(call: Call) -> Batched | None:
-    """Torch refuses to differentiate these, where a gradient arrives."""
-    form = elementwise(call)
-    if form is None or not call.outputs[0].differentiable:
-        return form
-    return lambda *blocks: _Refusing.apply(form(*[block.detach() for block in blocks]), *blocks)
-
-
-class _Refusing(torch.autograd.Function):
-    """Has no gradient to give, and says so when one is needed."""
-
-    @staticmethod
-    def forward(ctx: Any, result: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.count = len(blocks) + 1
-        return result.view_as(result)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        if grads[0] is not None:
-            raise RuntimeError("derivative for floor_divide is not implemented: round instead (`(x / y).floor()`)")
-        return (None,) * ctx.count
 
 
 @register(DENSE, forms("masked_fill"))

@@ -11,6 +11,7 @@ from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import ANY, Type
 from foldloom.graph.ragged import Ragged
 from foldloom.pytrees import flatten
+from foldloom.tracing.functions.derivatives import missing_derivative
 from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.functions.shape_inference import Returned
 
@@ -23,7 +24,12 @@ def returned_for_ragged(form: Callable[..., Any], types: tuple[Type, ...]) -> Re
     leaves: list[Any] = []
     nesting = flatten(form(*blocks), leaves)
     outputs, operands = ([v.values if isinstance(v, Ragged) else v for v in side] for side in (leaves, blocks))
-    return Returned(nesting, tuple([_type(leaf) for leaf in leaves]), histories=rules_of(outputs, operands))
+    return Returned(
+        nesting,
+        tuple([_type(leaf) for leaf in leaves]),
+        histories=rules_of(outputs, operands),
+        no_derivative=missing_derivative(outputs, operands),
+    )
 
 
 def _block(type: Type) -> torch.Tensor | Ragged:

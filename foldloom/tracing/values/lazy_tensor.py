@@ -121,12 +121,15 @@ class LazyTensor(_Tensor):
         return RECORDED if self.requires_grad else None
 
     @property
-    def grad(self) -> None:
-        return None
+    def grad(self) -> torch.Tensor | None:
+        return self._recorder.grad_of(self)  # type: ignore[no-any-return]
 
     @grad.setter
-    def grad(self, _: Any) -> None:
-        raise self._refused("x.grad = ...", "Return the value, and set the gradient of what fl.batch returns")
+    def grad(self, grad: Any) -> None:
+        given = self._recorder.tensor_given_as(self)
+        if given is None:
+            raise self._refused("x.grad = ...", "Return the value, and set the gradient of what fl.batch returns")
+        given.grad = grad._tensor() if type(grad) is LazyTensor else grad
 
     @property
     def data(self) -> Any:
@@ -145,15 +148,6 @@ class LazyTensor(_Tensor):
 
     layout = torch.strided
     is_sparse = is_quantized = is_nested = is_mkldnn = is_meta = is_mps = is_xpu = False
-
-    def _refuse_to_be_a_parameter(self, _: bool) -> None:
-        raise ArgumentError(
-            "a parameter is made inside the function given to fl.batch, of a value that is not computed yet. Make modules and parameters "
-            f"before, where an optimiser can find them\n  {self._recorder.where()}"
-        )
-
-    _is_param = property(fset=_refuse_to_be_a_parameter)
-    """What `nn.Parameter` sets on a tensor of a kind that it does not know."""
 
     @property
     def is_cuda(self) -> bool:
@@ -336,6 +330,9 @@ class Given:
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor:
         return handle._value  # type: ignore[no-any-return]
+
+    def grad_of(self, handle: LazyTensor) -> torch.Tensor | None:
+        return handle._value.grad  # type: ignore[no-any-return]
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         return [self.recorder.give(row) for row in handle._value]

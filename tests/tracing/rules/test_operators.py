@@ -327,5 +327,5 @@ def test_what_has_no_derivative_is_refused_only_where_one_is_needed() -> None:
     inputs = numbers(4)
     halves, doubles = zip(*fl.batch(lambda x: (x // 0.5, x * 2))(inputs), strict=True)
     torch.stack(doubles).sum().backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match=r"derivative for floor_divide.*floor\(\)"):
+    with pytest.raises(RuntimeError, match=r"derivative for aten::floor_divide is not implemented"):
         torch.stack(halves).sum().backward()

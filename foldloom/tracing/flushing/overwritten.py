@@ -1,0 +1,165 @@
+"""Which nodes saved a value for backward that was changed in place afterwards.
+
+One by one, backward raises when it comes to such an operation. Values of the graph never change, so in a batch nothing would be wrong with
+it; but a program that raises one by one raises batched, too.
+
+Changes are noted while recording (`GraphBuilder.changes`), and looked at when everything has been recorded. A change concerns the value
+and its views; so views are followed from node to node. Where one number stands for several tensors (a constant that was made twice, a
+value that is also a row of a stack) and it is not known which of them a node has saved, it is taken to be another than the one that changed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from foldloom.graph import Graph, Ints, Op, starts_of
+from foldloom.tracing.building.builder import Change, GraphBuilder, Nodes
+from foldloom.tracing.functions.saved import SavedBy
+
+_NONE = np.empty(0, np.int64)
+_STACK = "torch:_VariableFunctionsClass.stack"
+
+
+class _Columns(NamedTuple):
+    """Nodes with where their operands and values begin."""
+
+    op_of_node: Ints
+    operands: Ints
+    first_operand: Ints
+    arity: Ints
+    first_value: Ints
+    width: Ints
+    rows: Ints | None
+    first_slot: Ints
+    example_of_node: Ints
+
+    @staticmethod
+    def of(ops: tuple[Op, ...], nodes: Nodes) -> _Columns:
+        op_of_node = nodes.op_of_node
+        graph = Graph(ops, op_of_node, nodes.operands, _NONE, _NONE, _NONE, 0, nodes.lengths)
+        slots = graph.operand_slots
+        first_value = nodes.first_value + starts_of(graph.width_of_node)
+        return _Columns(
+            op_of_node, nodes.operands, starts_of(graph.arity_of_node), graph.arity_of_node, first_value,
+            graph.width_of_node, slots.rows, starts_of(slots.of_node), nodes.example_of_node,
+        )  # fmt: skip
+
+    def operands_of(self, node: int) -> list[int]:
+        first = int(self.first_operand[node])
+        return self.operands[first : first + int(self.arity[node])].tolist()  # type: ignore[no-any-return]
+
+    def slots_of(self, node: int, count: int) -> Iterator[list[int]]:
+        """The values of each operand of a node."""
+        operands = self.operands_of(node)
+        first = int(self.first_slot[node])
+        sizes = [1] * count if self.rows is None else self.rows[first : first + count].tolist()
+        start = 0
+        for size in sizes:
+            yield operands[start : start + size]
+            start += size
+
+
+class Overwritten:
+    """Finds the nodes of one batch whose backward raises."""
+
+    def __init__(
+        self, graph: GraphBuilder, saved_by: Callable[[Op], SavedBy], is_one_tensor: Callable[[int, int], bool]
+    ) -> None:
+        """``is_one_tensor`` tells whether a given value was made once in an example."""
+        self._graph = graph
+        self._saved_by = saved_by
+        self._ops = tuple(graph.ops)
+        self._changes: defaultdict[int, list[Change]] = defaultdict(list)
+        """The changes of each value, dense or a row."""
+        for change in graph.changes:
+            if len(change.values) > 1 or change.is_ragged or is_one_tensor(change.values[0], change.example):
+                for value in change.values:
+                    self._changes[value].append(change)
+
+    def values(self) -> list[int]:
+        """The values of the nodes that saved what was changed later."""
+        if not self._changes:
+            return []
+        columns = [_Columns.of(self._ops, nodes) for nodes in self._graph.all_nodes()]
+        for part in columns:
+            self._follow_views(part)
+        found: list[int] = []
+        for part in columns:
+            for node in self._candidates(part):
+                if self._is_spoiled(part, node):
+                    first = int(part.first_value[node])
+                    found += range(first, first + int(part.width[node]))
+        return found
+
+    def _follow_views(self, part: _Columns) -> None:
+        """A change of a value is a change of its views."""
+        slot_of_op = self._graph.view_of_op
+        followed = [number in slot_of_op or op.key == _STACK for number, op in enumerate(self._ops)]
+        for node in np.flatnonzero(np.array(followed, np.bool_)[part.op_of_node]).tolist():
+            op = int(part.op_of_node[node])
+            values = range(int(part.first_value[node]), int(part.first_value[node] + part.width[node]))
+            if op in slot_of_op:
+                read = list(part.slots_of(node, len(self._ops[op].inputs)))[slot_of_op[op]]
+                changes = self._changes_of(part, node, read)
+                if values[0] in self._graph.copies:
+                    continue
+            else:  # a ragged value made dense
+                read = part.operands_of(node)
+                changes = [c for c in self._changes.get(read[0], ()) if c.is_ragged and list(c.values) == read]
+            for change in changes:
+                for value in values:
+                    self._changes[value].append(change._replace(values=tuple(values), is_ragged=len(values) > 1))
+
+    def _changes_of(self, part: _Columns, node: int, read: Sequence[int]) -> list[Change]:
+        """The changes of what a node reads as one operand, after the node."""
+        if not read or read[0] not in self._changes:
+            return []
+        first, example = int(part.first_value[node]), int(part.example_of_node[node])
+        return [
+            change
+            for change in self._changes[read[0]]
+            if first < change.time and example == change.example and _is_part(read, change)
+        ]
+
+    def _candidates(self, part: _Columns) -> list[int]:
+        """Nodes that read or made what was changed."""
+        changed = np.fromiter(self._changes, np.int64)
+        reads = np.isin(part.operands, changed)
+        owner = np.repeat(np.arange(len(part.op_of_node)), part.arity)
+        readers = owner[reads]
+        made = changed[(changed >= part.first_value[0]) if len(part.first_value) else slice(0)]
+        makers = np.searchsorted(part.first_value, made, side="right") - 1
+        within = made < part.first_value[makers] + part.width[makers] if len(made) else np.empty(0, np.bool_)
+        return np.unique(np.concatenate([readers, makers[within]])).tolist()  # type: ignore[no-any-return]
+
+    def _is_spoiled(self, part: _Columns, node: int) -> bool:
+        op = self._ops[int(part.op_of_node[node])]
+        saved_by = self._saved_by(op)
+        if saved_by.nothing:
+            return False
+        slots = list(part.slots_of(node, len(op.inputs)))
+        saved = saved_by.by([any(self._graph.requires_grad(values)) for values in slots])
+        first = int(part.first_value[node])
+        for slot in saved.operands:
+            for change in self._changes_of(part, node, slots[slot]):
+                # What works in place keeps a copy of what it changes.
+                if slot or not first <= change.made < first + int(part.width[node]):
+                    return True
+        is_dense = not any(type.ragged for type in op.outputs)
+        places = [first + result for result in saved.results] if is_dense else [first] if saved.results else []
+        return any(value in self._changes for value in places)
+
+
+def _is_part(read: Sequence[int], change: Change) -> bool:
+    """Whether these values are the changed tensor, or consecutive rows of it."""
+    if not change.is_ragged:
+        return len(read) == 1
+    rows = change.values
+    if len(read) == 1 and rows != tuple(range(rows[0], rows[0] + len(rows))):
+        return False  # a row that may stand for itself, beside the stack
+    start = rows.index(read[0])
+    return rows[start : start + len(read)] == tuple(read)

@@ -1,0 +1,52 @@
+"""What the ops of a batch save for backward, asked only where values were changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from foldloom.execution.kernels import type_of
+from foldloom.graph import Op, Type
+from foldloom.tracing.cells.lookup import find_cell
+from foldloom.tracing.cells.probing import call_alone
+from foldloom.tracing.flushing.kernels import is_function
+from foldloom.tracing.functions.calls import call_of_template, function_named
+from foldloom.tracing.functions.saved import Saved, SavedBy, saved_by
+from foldloom.tracing.functions.shape_inference import without_data
+from foldloom.tracing.rules.modules import MODULES
+from foldloom.tracing.scope import in_mode, recording_paused
+from foldloom.tracing.weights import Weights
+
+_known: dict[Hashable, SavedBy] = {}
+"""By function, settings, types and mode. The same for all batches."""
+
+
+def saved_by_op(op: Op, owner: object, weights: Weights) -> SavedBy:
+    mode: Any = op.mode
+    if op.is_input or (mode is not None and not mode[0]):
+        return SavedBy(tuple([Saved()] * len(op.inputs)))
+    differentiable = [type.differentiable for type in op.inputs]
+    with recording_paused(), in_mode(op.mode):
+        if not is_function(op):
+            cell = find_cell(op.key, owner)
+            call = cell.function if type(cell.function) in MODULES else cell
+            return saved_by(partial(call_alone, cell, call, op), differentiable)
+        shared = [weights[name] for name in op.shared]
+        key = (op.key, op.settings, op.inputs, op.mode, tuple([(type_of(w), w.requires_grad) for w in shared]))
+        found = _known.get(key)
+        if found is None:
+            found = _known[key] = _saved_by_function(op, shared, differentiable)
+        return found
+
+
+def _saved_by_function(op: Op, shared: Sequence[torch.Tensor], differentiable: Sequence[bool]) -> SavedBy:
+    types = tuple([Type((2, *type.row.shape), type.dtype) if type.ragged else type for type in op.inputs])
+    call = call_of_template(function_named(op.key), op.settings, types, shared, ())
+
+    def trial(tracked: Sequence[int], weights_too: bool) -> tuple[Sequence[torch.Tensor], Any]:
+        return without_data(call, tracked, weights_too=weights_too)
+
+    return saved_by(trial, differentiable)
