@@ -38,6 +38,14 @@ class Model(nn.Module):
         return self.h, self.wide(self.h.repeat(32))
 
 
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Programs that a shell starts in the background ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def alarm() -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
