@@ -24,6 +24,13 @@
 
 What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
 while it runs becomes a CellError that names the cell, the shapes and the example, and can be caught as what was raised, too.
+
+>>> import foldloom as fl
+>>> try:
+...     fl.batch(lambda x: x)(3)
+... except fl.errors.FoldloomError as error:
+...     print(type(error).__name__)
+ArgumentError
 """
 
 from __future__ import annotations

@@ -30,7 +30,14 @@ from foldloom.planning.schedulers import Scheduler
 @dataclass(frozen=True, eq=False)
 class Planned:
     """A batch that is ready to run: the plan, its inputs in the order in which it places them, and the nesting of the
-    results. Pickles; made in one process, it can run in another."""
+    results. Pickles; made in one process, it can run in another. Made by `plan`.
+
+    >>> import pickle, torch, foldloom as fl
+    >>> double = fl.batch(lambda x: x * 2)
+    >>> planned = fl.plan(fl.record_each(double.function, [torch.ones(2), torch.zeros(2)]))
+    >>> double.run(pickle.loads(pickle.dumps(planned)))
+    [tensor([2., 2.]), tensor([0., 0.])]
+    """
 
     plan: Plan
     inputs: tuple[Column, ...]

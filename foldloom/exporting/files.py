@@ -44,6 +44,12 @@ def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] 
     ``examples`` must show what it calls: which cells, with which types and settings, and in which order. Models are
     exported in evaluation mode. A module with a method ``to_export``, like all models of `foldloom.models`, is exported
     as what that returns. `foldloom.runtime.Model` runs the file; an ``.onnx`` needs no torch.
+
+    >>> import tempfile, foldloom as fl
+    >>> from foldloom import blocks as fb
+    >>> model = fb.compile(fb.Map(fb.Scalar()) >> fb.Sum())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fl.export(model, f"{folder}/model.pt2")
     """
     export_to(model, [path], examples)
 

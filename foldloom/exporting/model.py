@@ -60,7 +60,15 @@ class StaticBatch(NamedTuple):
 class StaticModel:
     """A model whose ``graph`` is an ordinary module that can be compiled once for all shapes.
 
-    ``torch.compile(static.graph, fullgraph=True, dynamic=True)`` takes the tensors of any ``static.batch(examples)``.
+    ``torch.compile(static.graph, fullgraph=True, dynamic=True)`` takes the tensors of any ``static.batch(examples)``. Made by
+    `static_model`.
+
+    >>> import foldloom as fl
+    >>> from foldloom import blocks as fb
+    >>> static = fl.static_model(fb.compile(fb.Map(fb.Scalar()) >> fb.Sum()))
+    >>> batch = static.batch([[1.0, 2.0], [3.0, 4.0, 5.0]])
+    >>> len(batch.results(static.graph(*batch.tensors)))
+    2
     """
 
     def __init__(self, graph: StaticGraph, recorded: Callable[[Any], Recording]) -> None:
@@ -92,6 +100,13 @@ def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, par
     ``examples`` must show what it calls. Blocks need examples only if their cells take dynamic shapes.
 
     Loops in several ``parts`` need less padding and take longer to compile.
+
+    >>> import foldloom as fl
+    >>> from foldloom import blocks as fb
+    >>> static = fl.static_model(fb.compile(fb.Map(fb.Scalar()) >> fb.Sum()))
+    >>> batch = static.batch([[1.0, 2.0], [3.0, 4.0, 5.0]])
+    >>> [result.item() for result in batch.results(static.graph(*batch.tensors))]
+    [3.0, 12.0]
     """
     recorded = partial(_recorded, model)
     table = OpTable(model)

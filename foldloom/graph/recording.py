@@ -24,7 +24,15 @@ Column = npt.NDArray[Any] | tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """``inputs`` has a column for each input op of the graph, in the order of ``graph.ops``; ``results`` has, for each example,
+    """What one or several examples ask for, to be planned and run. Pickles. Made by `record`.
+
+    >>> import pickle, torch, foldloom as fl
+    >>> recording = fl.record(lambda x: x.exp() + x, torch.ones(2))
+    >>> recording.graph.node_count
+    2
+    >>> again = pickle.loads(pickle.dumps(recording))
+
+    ``inputs`` has a column for each input op of the graph, in the order of ``graph.ops``; ``results`` has, for each example,
     its result without its tensors, as a template (`pytrees`)."""
 
     graph: Graph

@@ -99,7 +99,14 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Inputs are placed first, then the steps run in order, then ``outputs`` are read: one block for each arena that holds an output, its values in the order of the
+    """What will run: the steps, what each reads and writes, and where results are.
+
+    >>> import torch, foldloom as fl
+    >>> plan = fl.plan([fl.record(lambda x: x.exp(), torch.ones(2))]).plan
+    >>> [step.size for step in plan.steps]
+    [1]
+
+    Inputs are placed first, then the steps run in order, then ``outputs`` are read: one block for each arena that holds an output, its values in the order of the
     graph's outputs. ``block_of_output`` and ``row_of_output`` say where each output stands in those blocks. ``lengths`` has, for each
     ragged operand of each step, the number of rows of each member.
 

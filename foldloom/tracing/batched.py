@@ -41,7 +41,15 @@ Results = TypeVar("Results", covariant=True)
 
 
 class Batched(Generic[P, R, Results]):
-    """A function of one example, as a function of many. Made by `batch`."""
+    """A function of one example, as a function of many. Made by `batch`.
+
+    >>> import torch, foldloom as fl
+    >>> halves = fl.batch(lambda x: x / 2)
+    >>> halves([torch.ones(()), torch.zeros(())])
+    [tensor(0.5000), tensor(0.)]
+    >>> halves.run(fl.plan([fl.record(halves.function, torch.ones(2))]))
+    [tensor([0.5000, 0.5000])]
+    """
 
     def __init__(
         self, function: Callable[P, R], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
@@ -247,6 +255,11 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
 
     Arguments of the function given to `batch` are such values already, and so is whatever meets a weight or another value. Outside
     of a recording, the tensor itself.
+
+    >>> import torch, foldloom as fl
+    >>> table = torch.tensor([1.0, 2.0, 3.0])
+    >>> fl.batch(lambda n: fl.lift(table)[n] * 2)([2, 0])  # the products of all examples run as one
+    [tensor(6.), tensor(2.)]
     """
     recorder = scope.recorder
     if recorder is None or not is_tensor(tensor) or tensor.layout is not torch.strided:
@@ -255,7 +268,12 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:
-    """What `batch` must equal, computed the plain way: each example alone, in a loop. To check and to debug with."""
+    """What `batch` must equal, computed the plain way: each example alone, in a loop. To check and to debug with.
+
+    >>> import foldloom as fl
+    >>> fl.one_by_one(lambda x, y: x + y)([1, 2], [10, 20])
+    [11, 22]
+    """
 
     def run(*columns: Sequence[Any]) -> Any:
         results = [function(*args) for args in examples_of(columns)]
@@ -268,12 +286,24 @@ def record(function: Callable[..., Any], *args: Any) -> Recording:
     """What the function asks for on one example, computed later: plan several with `plan`, run them with `Batched.run`.
 
     If the function is a module, or a method of one, its cells are named by their path in it, and the recording can be kept on disk.
+
+    >>> import torch, foldloom as fl
+    >>> model = torch.nn.Linear(2, 1)
+    >>> recordings = [fl.record(model, torch.ones(2)), fl.record(model, torch.zeros(2))]
+    >>> len(fl.batch(model).run(fl.plan(recordings)))
+    2
     """
     return record_together(function, [args])
 
 
 def record_each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Recording]:
-    """``record`` for each of the examples ``zip(*columns)``, which costs less than for one at a time."""
+    """``record`` for each of the examples ``zip(*columns)``, which costs less than for one at a time.
+
+    >>> import torch, foldloom as fl
+    >>> model = torch.nn.Linear(2, 1)
+    >>> len(fl.record_each(model, [torch.ones(2), torch.zeros(2)]))
+    2
+    """
     examples = examples_of(columns)
     return split_recording(record_together(function, examples, 0)) if examples else []
 
@@ -315,7 +345,17 @@ def record_together(
 
 
 def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) -> Planned:
-    """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``."""
+    """Merge, schedule and place recordings as one batch; no Python runs per node. Serves as a ``collate_fn``.
+
+    >>> import torch, foldloom as fl
+    >>> model = torch.nn.Linear(2, 1)
+    >>> planned = fl.plan(fl.record_each(model, [torch.ones(2), torch.zeros(2)]))
+    >>> planned.statistics().steps  # both in one
+    1
+    >>> results = fl.batch(model, stack=True).run(planned)
+    >>> results.shape
+    torch.Size([2, 1])
+    """
     if isinstance(recordings, Recording) or not isinstance(recordings, Iterable):
         raise ArgumentError(
             f"fl.plan takes a list of recordings, and was given {described(recordings)}: write `fl.plan([recording])`"

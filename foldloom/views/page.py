@@ -21,7 +21,13 @@ _INLINE_HEIGHT = 760
 
 @dataclass(frozen=True)
 class Page:
-    """One page that needs no network. Shows itself in a notebook."""
+    """One page that needs no network. Shows itself in a notebook. Made by `show`.
+
+    >>> import tempfile, torch, foldloom as fl
+    >>> page = fl.show(lambda x: x * 2, [torch.ones(2)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = page.save(f"{folder}/page.html")
+    """
 
     html: str
 

@@ -56,6 +56,12 @@ class OperationTimes:
 class Profile:
     """The times of everything that was batched inside ``with fl.profile() as profile``. Prints itself.
 
+    >>> import torch, foldloom as fl
+    >>> with fl.profile() as profile:
+    ...     results = fl.batch(lambda x: x * 2)([torch.ones(2), torch.zeros(2)])
+    >>> "steps" in str(profile)
+    True
+
     Times of a backward pass count for the steps whose gradients it computes. What torch computes outside of batches (the loss, the
     optimiser) is part of the rest. On a GPU, which computes while Python goes on, times are those of giving it work.
     """

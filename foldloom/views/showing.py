@@ -14,6 +14,11 @@ def show(target: Any, *columns: Sequence[Any], scheduler: Scheduler | None = Non
     """The examples as graphs, coloured by the step that each node runs in, beside the schedule: one page that needs no network.
 
     Takes what `explain` takes. The page shows itself in a notebook; `page.save(path)` and `page.open()` do elsewhere.
+
+    >>> import torch, foldloom as fl
+    >>> page = fl.show(lambda x: x * 2, [torch.ones(2), torch.zeros(2)])
+    >>> "<html" in page.html
+    True
     """
     return page_of(survey_of(target, columns, scheduler), title or _name_of(target))
 

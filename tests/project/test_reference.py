@@ -25,8 +25,10 @@ def test_the_reference_is_up_to_date(script: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", fl.__all__)
-def test_every_public_name_has_a_docstring(name: str, script: dict[str, Any]) -> None:
-    assert script["docstring"](getattr(fl, name))
+def test_every_public_name_has_a_docstring_with_an_example(name: str, script: dict[str, Any]) -> None:
+    docstring = script["docstring"](getattr(fl, name))
+    assert docstring
+    assert ">>> " in docstring, "an example, which the tests run"
 
 
 def test_walks_name_functions_that_are_there() -> None:

@@ -22,6 +22,14 @@ class Scheduler(ABC):
 
     It holds when the nodes of a step share one op and every node runs after the nodes it reads. Schedulers keep nothing
     from one graph to the next: the same graph gets the same schedule.
+
+    >>> import numpy as np, torch, foldloom as fl
+    >>> class InTurn(fl.Scheduler):  # every node is a step of its own
+    ...     def step_of_node(self, graph):
+    ...         computes = graph.depth_of_node > 0  # inputs, of depth 0, are in no step: -1
+    ...         return np.where(computes, computes.cumsum() - 1, -1)
+    >>> fl.batch(lambda x: x * 2, scheduler=InTurn())([torch.ones(()), torch.zeros(())])
+    [tensor(2.), tensor(0.)]
     """
 
     def __init__(self, *, largest_step: int | None = LARGEST_STEP) -> None:
