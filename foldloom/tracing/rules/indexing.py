@@ -1,4 +1,7 @@
-"""Indexing. A single whole number is data, not part of the signature: members may each take another element."""
+"""Indexing. A single whole number is data, not part of the signature: members may each take another element.
+
+Rows and slices of ragged values compute nothing, so they are no operations: `recording/handlers.py` takes them.
+"""
 
 from __future__ import annotations
 
