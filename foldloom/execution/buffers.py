@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import GradientEdge
 
 from foldloom.execution.again import Made
 from foldloom.execution.exchange import Grow, Move, exchange, hand_out, read_rows, unbind_copy, write_rows
@@ -116,6 +117,23 @@ class Buffers:
     def _new_token(self, arena: int) -> torch.Tensor:
         """It has the shape of the arena and no data."""
         return torch.empty((), dtype=self._rows[arena].dtype, device=self._device).expand(self._shapes[arena])
+
+    def edge_into(self, arena: int, row: int) -> GradientEdge | None:
+        """Where in autograd's graph the gradient of a row goes: to what made the block that it was written with. None if that has no
+        history."""
+        token = self._tokens.get(arena)
+        node: Any = None if token is None else token.grad_fn
+        while node is not None:
+            move = getattr(node, "move", None)
+            if move is None:  # the arena has grown
+                node = node.next_functions[0][0]
+                continue
+            for number, write in enumerate(move.writes):
+                if write.arena == arena and write.start <= row < write.start + write.size:
+                    maker, output = node.next_functions[len(move.touched) + number]
+                    return None if maker is None else GradientEdge(maker, output)
+            node = node.next_functions[list(move.touched).index(arena)][0]
+        return None
 
     def row(self, arena: int, row: int) -> torch.Tensor:
         """A row that has been written, for somebody who wants its numbers and no gradient."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import GradientEdge
 
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
@@ -103,6 +104,10 @@ class Session:
         arena, first = self.place_of(values[0])
         assert self._placed.row_of_value[np.array(values)].tolist() == list(range(first, first + len(values)))
         return self._buffers.reach.hooks.add(arena, GradientHook(first, len(values), is_ragged, call))
+
+    def edge_into(self, value: int) -> GradientEdge | None:
+        """Where in autograd's graph the gradient of a value goes; None if it has no history."""
+        return self._buffers.edge_into(*self.place_of(value))
 
     @property
     def arena_of_value(self) -> Ints:

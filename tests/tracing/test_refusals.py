@@ -10,11 +10,6 @@ from tests.tracing.plain import vector, vectors
 pytestmark = pytest.mark.usefixtures("in_float64", "nothing_hangs")
 
 
-def test_backward_inside_is_refused() -> None:
-    with pytest.raises(fl.errors.ArgumentError, match="Return the loss"):
-        fl.batch(lambda x: (x * 2).sum().backward())(vectors())
-
-
 def test_a_list_that_the_function_changes_is_refused() -> None:
     with pytest.raises(fl.errors.ArgumentError, match=r"xs = list\(xs\)"):
         fl.batch(lambda xs: xs.pop() * 2)([vectors(2)])

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import RemovableHandle
 
 from foldloom.errors import RecordingError
@@ -304,6 +305,18 @@ class Flushes:
             retained = self.retained[values] = Retained()
             self._unplaced.append((values, is_ragged, retained.add))
 
+    def capture(
+        self, values: tuple[int, ...], is_ragged: bool, call: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> Callable[[], None]:
+        """Have this called with the gradient of a value that is computed, until what is returned is called."""
+        assert self._session is not None, "what has been computed was computed by a session"
+        return self._session.add_hook([self._pending.number_of(value) for value in values], is_ragged, call)
+
+    def edge_into(self, value: int) -> GradientEdge | None:
+        """Where in autograd's graph the gradient of a computed value goes; None if it has no history."""
+        assert self._session is not None, "what has been computed was computed by a session"
+        return self._session.edge_into(self._pending.number_of(value))
+
     @property
     def watches_gradients(self) -> bool:
         """Whether backward has to be watched: then values must stay apart, and have a place that is known."""
@@ -311,27 +324,28 @@ class Flushes:
 
     def watch_gradients(self) -> None:
         """Have backward call hooks, and raise where it would one by one, for all that has been computed."""
-        session = self._session
-        if session is None:
-            return
+        if self._graph.changes:
+            self._unplaced += [((value,), False, _raise_overwritten) for value in self._overwritten()]
+            self._graph.changes.clear()
+        left = []
         for values, is_ragged, call in self._unplaced:
-            session.add_hook([self._pending.number_of(value) for value in values], is_ragged, call)
-        self._unplaced = []
-        self._watch_changes(session)
+            if self._pending.number_of(values[0]) < 0:
+                left.append((values, is_ragged, call))
+            else:
+                self.capture(values, is_ragged, call)
+        self._unplaced = left
 
-    def _watch_changes(self, session: Session) -> None:
-        if not self._graph.changes or self._weights is None:
-            return
-        weights, known = self._weights, dict[Op, SavedBy]()
+    def _overwritten(self) -> list[int]:
+        """The values of nodes that saved what was changed in place later."""
+        weights = self._weights_of_run()
+        known: dict[Op, SavedBy] = {}
 
         def saved(op: Op) -> SavedBy:
             if op not in known:
                 known[op] = saved_by_op(op, self._owner, weights)
             return known[op]
 
-        for value in Overwritten(self._graph, saved, self._inputs.is_one_tensor).values():
-            session.add_hook([self._pending.number_of(value)], False, _raise_overwritten)
-        self._graph.changes.clear()
+        return Overwritten(self._graph, saved, self._inputs.is_one_tensor).values()
 
     # ---- Flushing.
 
@@ -397,15 +411,19 @@ class Flushes:
             self._raise_uncaught(self._session)
         return planned, found
 
-    def _run(self, session: Session, recording: Recording, cut: Cut, *, apart: bool) -> tuple[Planned, Outputs]:
+    def _weights_of_run(self) -> Weights:
         if self._weights is None:
             self._weights = Weights(self._owner)
         self._derived.pass_on(self._weights)
+        return self._weights
+
+    def _run(self, session: Session, recording: Recording, cut: Cut, *, apart: bool) -> tuple[Planned, Outputs]:
+        weights = self._weights_of_run()
         known = self._kernel_of_op
         new = [number for number in cut.used_ops if number not in known]
         if new:
             ops = [self._graph.ops[number] for number in new]
-            known.update(zip(new, kernels_of(ops, self._owner, self._weights), strict=True))
+            known.update(zip(new, kernels_of(ops, self._owner, weights), strict=True))
         earlier = [None] * (len(recording.graph.ops) - len(cut.used_ops))
         kernels = [*earlier, *[known[number] for number in cut.used_ops]]
         with self._guards.as_recorded():

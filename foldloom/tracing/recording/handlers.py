@@ -26,6 +26,7 @@ from foldloom.tracing.mutation.views import (
     row_handle,
     shares_memory,
 )
+from foldloom.tracing.recording.derivatives import backward, grad
 from foldloom.tracing.recording.gradient_hooks import register_hook, register_post_accumulate_grad_hook, retain_grad
 from foldloom.tracing.recording.leaves import requires_grad_
 from foldloom.tracing.rules.base import forms
@@ -306,6 +307,9 @@ def _on_values(function: Any) -> Handler:
 
 
 HANDLERS: dict[Any, Handler] = {
+    torch.autograd.grad: grad,
+    torch.autograd.backward: backward,
+    torch.Tensor.backward: backward,
     torch.Tensor.register_hook: register_hook,
     torch.Tensor.retain_grad: retain_grad,
     torch.Tensor.register_post_accumulate_grad_hook: register_post_accumulate_grad_hook,
@@ -322,7 +326,7 @@ HANDLERS: dict[Any, Handler] = {
         getattr(torch.Tensor, name): _method(name)
         for name in (
             "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__len__", "__iter__",
-            "__contains__", "size", "dim", "numel", "nelement", "is_floating_point", "is_complex", "__repr__", "backward",
+            "__contains__", "size", "dim", "numel", "nelement", "is_floating_point", "is_complex", "__repr__",
             "__complex__", "__format__", "__array__",
         )
     },

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
-from foldloom.errors import ArgumentError, ForeignValueError
+from foldloom.errors import ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
@@ -32,6 +32,7 @@ from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
+from foldloom.tracing.recording.derivatives import backward
 from foldloom.tracing.recording.first_calls import call_with_values, first_call, first_module_call, with_views_noted
 from foldloom.tracing.recording.gradient_hooks import values_of
 from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
@@ -397,12 +398,10 @@ class Recorder:
         self.flushes.note_change(values, is_ragged, made)
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
-        if not self.is_over:
-            raise ArgumentError(
-                "`backward` inside the function given to fl.batch, or inside `with fl.batching()`, would run before everything is "
-                f"recorded. Return the loss and call `backward` on what fl.batch returns\n  {self.where()}"
-            )
-        handle._tensor().backward(*args, **kwargs)
+        if self.is_over or scope.recorder is None:
+            handle._tensor().backward(*args, **kwargs)
+        else:
+            backward(self, (handle, *args), kwargs)
 
     def requires_grad_of(self, handle: LazyTensor) -> bool:
         values = handle._value if handle._type.ragged else (handle._value,)
