@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.execution.kernels import type_of
+from foldloom.execution.kernels import spare_hooks, type_of
 from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten
 from foldloom.tracing.building.builder import GraphBuilder
@@ -100,6 +100,8 @@ class Inputs:
             if example != self._graph.example:
                 self._guards.guard_tensors((tensor,))
             return known
+        if tensor.requires_grad:
+            spare_hooks((tensor,))
         type = type_of(tensor)
         self._device = self._device or tensor.device
         if ragged:
