@@ -20,6 +20,12 @@ def _same_numbers() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether examples run one by one must not depend on how busy the machine is."""
+    monkeypatch.setattr("foldloom.tracing.pace.clock", lambda: 0.0)
+
+
 KNOWN_FAULTS = Path(__file__).with_name("known_faults.txt")
 """Tests that fail today, a line each: what is wrong, a tab, and the test. `tests/known_faults.py` writes it anew."""
 

@@ -15,12 +15,13 @@ from foldloom.errors import ArgumentError, CellError, RecordingError, ValueNotRe
 from foldloom.execution.engine import Planned, execute, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import Interrupts
+from foldloom.execution.observer import observing
 from foldloom.execution.results import GivenBack, stack_values, stacked, unstacked
 from foldloom.graph import Op
 from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked, split_recording
 from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.pytrees import patched, template_of
-from foldloom.torch_private import current_transform
+from foldloom.torch_private import count_dispatch_modes, current_transform
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.building.training_mode import check_training, training_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
@@ -30,6 +31,7 @@ from foldloom.tracing.flushing.kernels import is_function, kernels_of
 from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.looking import looking_at
+from foldloom.tracing.pace import Paces, run_alone
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import current_mode, in_mode, is_machinery, recording_into, scope, user_line
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
@@ -59,6 +61,7 @@ class Batched(Generic[P, R, Results]):
         self.stack = stack
         self.cells = tuple([cell_of_module(module) for module in cells])
         self._modules = tuple(cells)  # their cells do not keep them alive
+        self.paces = Paces()
 
     def __call__(self, *columns: Iterable[Any]) -> Results:
         """The results of the examples ``zip(*columns)``."""
@@ -69,9 +72,32 @@ class Batched(Generic[P, R, Results]):
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
         if current_transform() is not None:
             return one_by_one(self.function, stack=self.stack)(*columns)  # type: ignore[no-any-return]
+        # Whoever looks on wants to see the batch.
+        if observing.observer is not None or count_dispatch_modes() or not examples:
+            return self._together(examples)  # type: ignore[no-any-return]
+        return self._at_best_pace(examples)  # type: ignore[no-any-return]
+
+    def _at_best_pace(self, examples: list[tuple[Any, ...]]) -> Any:
+        """As a batch, or one by one if that is known to be faster; while it is not known, some of the last by themselves."""
+        pace = self.paces.of(len(examples))
+        alone = pace.count_alone(len(examples))
+        split = len(examples) - alone
+        if not alone:
+            with pace.together(split):
+                return self._together(examples)
+        results: list[Any] = []
+        if split:
+            unstacked = Batched(self.function, self.scheduler, False, self._modules) if self.stack else self
+            with pace.together(split):
+                results = unstacked._together(examples[:split])
+        with pace.alone(alone):
+            results += run_alone(self.function, examples[split:], split)
+        return stack_values(results) if self.stack else results
+
+    def _together(self, examples: list[tuple[Any, ...]]) -> Any:
         watch_all()
         with Interrupts() as interrupts, gc_paused(), uncompiled():
-            return self._call_outermost(examples, interrupts)  # type: ignore[no-any-return]
+            return self._call_outermost(examples, interrupts)
 
     def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         recorder = Recorder(self.scheduler, self.function, self.cells)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from foldloom.graph import Op
 from foldloom.planning.schedulers import Scheduler
+from foldloom.tracing import Batched
 from foldloom.views.asking import ops_without_rule, survey_of
 from foldloom.views.reasons import Reason, reasons_of
 from foldloom.views.survey import Place, StepView, Survey
@@ -36,7 +37,9 @@ def explain(target: Any, *columns: Sequence[Any], scheduler: Scheduler | None = 
       mean batch 3.0, largest 3; at most 3.0 times as fast as one by one (nodes / steps)
     ...
     """
-    return explanation_of(survey_of(target, columns, scheduler))
+    text = explanation_of(survey_of(target, columns, scheduler))
+    paces = target.paces.in_words() if isinstance(target, Batched) else []
+    return Text([text.lines[0], *[(Piece(f"  {words}", WARNING),) for words in paces], *text.lines[1:]])
 
 
 def explanation_of(survey: Survey) -> Text:

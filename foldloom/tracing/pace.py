@@ -1,0 +1,152 @@
+"""Whether batching pays.
+
+Recording, planning and waiting take time, and where steps are small that is more than batching saves. So the first batches of a function are
+timed: of each, a few of the last examples run by themselves. If these take less time, one whole batch runs one by one; and if that takes less,
+so do all later batches of about this size. The results are the same either way.
+
+Functions that draw random numbers always run in batches: examples that have waited draw other numbers than in a loop, and which
+they draw must not depend on a clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any
+
+import torch
+
+from foldloom.execution.kernels import random_state
+from foldloom.tracing.fibers.torch_state import TorchState
+
+FEW = 8
+"""Smaller batches are timed as a whole, now one way and now the other. Of larger ones, one example in so many runs by itself."""
+
+TRIALS, TRIALS_OF_FEW = 3, 8
+"""So many batches are timed, after the first, in which everything is new. Small ones differ more from each other."""
+
+clock: Callable[[], float] = time.thread_time
+"""Time that this thread has worked: others may keep the machine busy."""
+
+MARGIN, MARGIN_WITH_GRADIENTS = 1.1, 2.0
+"""How many times as long batches must take. Backward gains more by batching than forward does, and is not timed."""
+
+
+class _Spent:
+    def __init__(self) -> None:
+        self.seconds, self.examples, self.times = 0.0, 0, 0
+
+    @property
+    def per_example(self) -> float:
+        return self.seconds / max(1, self.examples)
+
+
+class Pace:
+    """How fast a function is in batches of about one size, and how fast one by one."""
+
+    def __init__(self, count: int, *, with_gradients: bool) -> None:
+        self._margin = MARGIN_WITH_GRADIENTS if with_gradients else MARGIN
+        self._in_parts = count >= FEW
+        self._trials = TRIALS if self._in_parts else TRIALS_OF_FEW
+        self._calls = 0
+        self._together, self._alone = _Spent(), _Spent()
+        self.is_settled = False
+        self.is_alone = False
+        """Whether examples run one by one, once that is settled."""
+
+    def count_alone(self, count: int) -> int:
+        """How many of the next examples, the last ones, are to run by themselves."""
+        if self.is_settled:
+            return count if self.is_alone else 0
+        self._calls += 1
+        if self._calls == 1:
+            return 0
+        if not self._in_parts:
+            return count if self._calls % 2 else 0
+        return count if self._alone.times == self._trials else count // FEW
+
+    @contextmanager
+    def together(self, count: int) -> Iterator[None]:
+        """Time some examples that run as a batch."""
+        before = None if self.is_settled else random_state(None)
+        with self._timed(self._together, count):
+            yield
+        if before is not None and not torch.equal(random_state(None), before):
+            self.is_settled, self.is_alone = True, False
+
+    @contextmanager
+    def alone(self, count: int) -> Iterator[None]:
+        """Time some examples that run one by one."""
+        with self._timed(self._alone, count):
+            yield
+
+    @contextmanager
+    def _timed(self, spent: _Spent, count: int) -> Iterator[None]:
+        start = clock()
+        yield
+        if self.is_settled or self._calls == 1 or not count:
+            return
+        spent.seconds += clock() - start
+        spent.examples += count
+        spent.times += 1
+        if self._together.times >= self._trials and self._alone.times >= self._trials:
+            self._settle()
+
+    def _settle(self) -> None:
+        is_worse = self._together.per_example > self._margin * self._alone.per_example
+        # The last examples may be the smallest: a whole batch decides.
+        is_sure = not is_worse or not self._in_parts or self._alone.times > self._trials
+        if is_sure:
+            self.is_settled, self.is_alone = True, is_worse
+
+    @property
+    def times_as_fast(self) -> float:
+        """One by one, in relation to batches."""
+        return self._together.per_example / max(self._alone.per_example, 1e-9)
+
+
+class Paces:
+    """The paces of one function, by the size of batches and whether there are gradients."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, bool], Pace] = {}
+
+    def of(self, count: int) -> Pace:
+        with_gradients = torch.is_grad_enabled()
+        key = (count.bit_length(), with_gradients)
+        pace = self._of.get(key)
+        if pace is None:
+            pace = self._of[key] = Pace(count, with_gradients=with_gradients)
+        return pace
+
+    def in_words(self) -> list[str]:
+        """What was found to be faster one by one."""
+        return [
+            f"batches of {_sizes(bits)} run one by one{' with gradients' if with_gradients else ''}, which was "
+            f"{pace.times_as_fast:.1f} times as fast"
+            for (bits, with_gradients), pace in sorted(self._of.items())
+            if pace.is_alone
+        ]
+
+
+def _sizes(bits: int) -> str:
+    return "1" if bits == 1 else f"{1 << bits - 1} to {(1 << bits) - 1}"
+
+
+def run_alone(function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int) -> list[Any]:
+    """Call a function on each of these examples; ``first`` is the number of the first in its batch. As in a batch, no example leaves torch's
+    modes or context variables changed."""
+    results: list[Any] = []
+    state, context = TorchState.capture(), copy_context()
+    for number, args in enumerate(examples, first):
+        try:
+            results.append(context.copy().run(function, *args))
+        except Exception as error:
+            error.add_note(f"in example {number}")
+            raise
+        finally:
+            if not state.holds():
+                state.apply()
+    return results
