@@ -80,18 +80,21 @@ class Batched(Generic[P, R, Results]):
     def _at_best_pace(self, examples: list[tuple[Any, ...]]) -> Any:
         """As a batch, or one by one if that is known to be faster; while it is not known, some of the last by themselves."""
         pace = self.paces.of(len(examples))
+        if pace.is_settled and not pace.is_alone:
+            return self._together(examples)
         alone = pace.count_alone(len(examples))
         split = len(examples) - alone
         if not alone:
-            with pace.together(split):
+            with pace.together(len(examples)):
                 return self._together(examples)
         results: list[Any] = []
         if split:
             unstacked = Batched(self.function, self.scheduler, False, self._modules) if self.stack else self
-            with pace.together(split):
+            # A few more would hardly have taken longer, so all count.
+            with pace.together(len(examples)):
                 results = unstacked._together(examples[:split])
         with pace.alone(alone):
-            results += run_alone(self.function, examples[split:], split)
+            results += run_alone(self.function, examples[split:], split, self.paces.state())
         return stack_values(results) if self.stack else results
 
     def _together(self, examples: list[tuple[Any, ...]]) -> Any:

@@ -70,10 +70,10 @@ class Pace:
     @contextmanager
     def together(self, count: int) -> Iterator[None]:
         """Time some examples that run as a batch."""
-        before = None if self.is_settled else random_state(None)
+        before = random_state(None)
         with self._timed(self._together, count):
             yield
-        if before is not None and not torch.equal(random_state(None), before):
+        if not torch.equal(random_state(None), before):
             self.is_settled, self.is_alone = True, False
 
     @contextmanager
@@ -112,6 +112,17 @@ class Paces:
 
     def __init__(self) -> None:
         self._of: dict[tuple[int, bool], Pace] = {}
+        self._state: TorchState | None = None
+
+    def __reduce__(self) -> tuple[type[Paces], tuple[()]]:
+        """What was timed here says nothing of another process."""
+        return Paces, ()
+
+    def state(self) -> TorchState:
+        """Torch's modes as they are now; nearly always they are as they were."""
+        if self._state is None or not self._state.holds():
+            self._state = TorchState.capture()
+        return self._state
 
     def of(self, count: int) -> Pace:
         with_gradients = torch.is_grad_enabled()
@@ -135,11 +146,13 @@ def _sizes(bits: int) -> str:
     return "1" if bits == 1 else f"{1 << bits - 1} to {(1 << bits) - 1}"
 
 
-def run_alone(function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int) -> list[Any]:
+def run_alone(
+    function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int, state: TorchState
+) -> list[Any]:
     """Call a function on each of these examples; ``first`` is the number of the first in its batch. As in a batch, no example leaves torch's
-    modes or context variables changed."""
+    modes, which are ``state`` now, or context variables changed."""
     results: list[Any] = []
-    state, context = TorchState.capture(), copy_context()
+    context = copy_context()
     for number, args in enumerate(examples, first):
         try:
             results.append(context.copy().run(function, *args))
