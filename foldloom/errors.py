@@ -65,6 +65,8 @@ class ValueNotReadyError(RecordingError, TypeError):
 class CellError(FoldloomError):
     op: Any = None
     """The operation that failed, if it did while it ran."""
+    example: int | None = None
+    """The example whose call it was, if it is known."""
 
 
 class CellOutputError(CellError):

@@ -141,8 +141,10 @@ def test_tensor_changed_after_it_was_given() -> None:
         x.add_(1)
         return result
 
-    with pytest.raises(errors.ArgumentError, match=r"made outside is changed in place \(`add_`\).*`x = x.clone\(\)`"):
-        fl.batch(function)([torch.ones(2)])
+    given = torch.ones(2)
+    assert fl.batch(function)([given])[0].tolist() == given.tolist() == [2, 2]
+    with pytest.raises(errors.RecordingError, match=r"made outside is changed in place \(`add_`\).*`x = x.clone\(\)`"):
+        fl.record(function, torch.ones(2))
 
     def with_a_tensor_of_its_own(_: int) -> Any:
         x = torch.tensor([1.0, 1.0])
@@ -151,7 +153,7 @@ def test_tensor_changed_after_it_was_given() -> None:
         return result
 
     with pytest.raises(errors.ArgumentError, match=r"float32\[2\]\) was changed in place after.*`x.clone\(\)`"):
-        fl.batch(with_a_tensor_of_its_own)([1])
+        fl.record(with_a_tensor_of_its_own, 1)
 
 
 @pytest.mark.parametrize("bad", ["text", None, object(), np.array(["a"])])

@@ -78,19 +78,15 @@ class Session:
         kernels: Sequence[Kernel | None],
         *,
         apart: bool,
-        may_fail: bool = False,
         example_of_node: Ints | None = None,
     ) -> tuple[Planned, Outputs]:
-        """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before.
-
-        If members of it ``may_fail``, those that do are in `failures` afterwards; else the first of them ends the run.
-        """
+        """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before. Members that fail are in
+        `failures` afterwards."""
         planned = prepare(part, self._scheduler, self._placed, earlier)
         if example_of_node is not None:
             planned = replace(planned, plan=replace(planned.plan, example_of_node=example_of_node))
         self.plans.append(planned.plan)
-        failures = self.failures if may_fail or self.failures else None
-        return planned, execute(planned, kernels, self._device, self._buffers, apart=apart, failures=failures)
+        return planned, execute(planned, kernels, self._device, self._buffers, apart=apart, failures=self.failures)
 
     def place_of(self, value: int) -> tuple[int, int]:
         """The arena and row of a value that has been computed."""
@@ -176,7 +172,9 @@ def execute(
     apart: bool = False,
     failures: Failures | None = None,
 ) -> Outputs:
-    """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it."""
+    """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it. Members that fail are noted in
+    ``failures``; without it, what the first of them raised one by one is raised."""
+    found = Failures() if failures is None else failures
     buffers = buffers or Buffers(device)
     with outside_inference_mode():
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
@@ -194,7 +192,9 @@ def execute(
     if observer is not None:
         kernels, buffers = observer.runs(planned, kernels, buffers)
     with nobody_draws:
-        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart, failures=failures)
+        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart, failures=found)
+    if failures is None and found.has_new:
+        raise found.first_new().as_cell_error()
     if observer is not None:
         observer.ran(planned)
     return blocks

@@ -27,9 +27,11 @@ Operands = Sequence[torch.Tensor | Ragged]
 class Failure:
     """Why values could not be computed: the error of one member of a step, as one by one it would be."""
 
-    __slots__ = ("error", "op", "place", "text")
+    __slots__ = ("error", "op", "order", "place", "text")
 
-    def __init__(self, error: Exception, op: Op, text: str) -> None:
+    def __init__(self, error: Exception, op: Op, text: str, order: tuple[int, int]) -> None:
+        self.order = order
+        """The example, and which of its nodes it is: of two failures the lesser would be raised one by one."""
         self.error = error
         self.op = op
         self.text = text
@@ -38,7 +40,9 @@ class Failure:
         """The arena and row of the first value that failed."""
 
     def as_cell_error(self) -> CellError:
-        return cell_error(self.text, self.error, self.op)
+        error = cell_error(self.text, self.error, self.op)
+        error.example = self.order[0]
+        return error
 
 
 class Failures:
@@ -51,8 +55,17 @@ class Failures:
     def __bool__(self) -> bool:
         return bool(self._rows_of_arena)
 
+    @property
+    def has_new(self) -> bool:
+        """Whether something has failed of itself since `take_new`."""
+        return bool(self._new)
+
     def of(self, arena: int, row: int) -> Failure | None:
         return self._rows_of_arena.get(arena, {}).get(row)
+
+    def first_new(self) -> Failure:
+        """Of these, what one by one would be raised."""
+        return min(self._new, key=lambda failure: failure.order)
 
     def take_new(self) -> list[Failure]:
         """What has failed of itself since this was last asked."""

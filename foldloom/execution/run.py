@@ -44,12 +44,12 @@ def run_plan(
     buffers: Buffers,
     *,
     apart: bool,
-    failures: Failures | None = None,
+    failures: Failures,
 ) -> Outputs:
     """The outputs of a plan: for each block of ``plan.outputs`` one tensor, or if they are wanted ``apart`` the rows of it.
 
     ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
-    each op, None for inputs. Members that fail are noted in ``failures``; without it, the first of them ends the run.
+    each op, None for inputs. Members that fail are noted in ``failures``.
     """
     with outside_inference_mode():
         buffers.admit(plan)
@@ -103,7 +103,7 @@ def _call(
     number: int,
     step: Step,
     lengths: Ints | None,
-    failures: Failures | None,
+    failures: Failures,
 ) -> Sequence[torch.Tensor]:
     if pending:
         check_interrupts()
@@ -117,12 +117,10 @@ def _call(
     except Exception as error:
         if "modified inplace" in str(error):
             raise CellError(_IN_PLACE.format(label=kernel.op.label)) from error
-        if failures is None:
-            raise _first_error(kernel, operands, plan, number, step, error) from error
         separated = Separated(kernel, operands, step, lengths)
         separated.run(range(step.size))
         if not separated.errors:
-            raise _first_error(kernel, operands, plan, number, step, error) from error
+            raise cell_error(_explain(kernel, operands, plan, number, step, error, None), error, kernel.op) from error
         _note(separated, kernel, operands, plan, number, step, failures)
         outputs = separated.outputs()
     return outputs
@@ -135,10 +133,9 @@ def _call_some(
     number: int,
     step: Step,
     lengths: Ints | None,
-    failures: Failures | None,
+    failures: Failures,
 ) -> Sequence[torch.Tensor]:
     """The same for a step some of whose members may read what has failed."""
-    assert failures
     lost = failures.among(plan, step)
     if not lost:
         return _call(kernel, operands, plan, number, step, lengths, failures)
@@ -161,27 +158,10 @@ def _note(
 ) -> None:
     """Note the members that have failed of themselves."""
     for member, error in separated.errors.items():
-        failure = Failure(error, kernel.op, _explain(kernel, operands, plan, number, step, error, member))
+        order = int(plan.examples_of(step)[member]), int(plan.nodes[step.first + member])
+        failure = Failure(error, kernel.op, _explain(kernel, operands, plan, number, step, error, member), order)
         failures.mark(failure, step.writes, separated.spans(member))
         failures.note_new(failure)
-
-
-def _first_error(
-    kernel: Kernel, operands: Operands, plan: Plan, number: int, step: Step, error: Exception
-) -> CellError:
-    """What the first member that fails raises; or all of them together, if none fails alone."""
-    with torch.no_grad():
-        for member in range(step.size):
-            separated = Separated(kernel, operands, step, _lengths(operands))
-            separated.run([member])
-            if separated.errors:
-                error = separated.errors[member]
-                return cell_error(_explain(kernel, operands, plan, number, step, error, member), error, kernel.op)
-    return cell_error(_explain(kernel, operands, plan, number, step, error, None), error, kernel.op)
-
-
-def _lengths(operands: Operands) -> Ints | None:
-    return next((operand.lengths.numpy() for operand in operands if isinstance(operand, Ragged)), None)
 
 
 def _explain(

@@ -574,7 +574,7 @@ static Outcome record_function(PyObject *recorder, PyObject *function, PyObject 
         int may_copy = is_of_first && SLOT(args[0], bound.handle.source) != NULL ? PySet_Contains(bound.may_copy, function) : 0;
         if (may_copy < 0)
             outcome = FAILED;
-        else if (may_copy || is_ragged != (key.rows >= 0) || SLOT(known, bound.known.is_operand) == Py_True ||
+        else if (may_copy || key.rows == 0 || is_ragged != (key.rows >= 0) || SLOT(known, bound.known.is_operand) == Py_True ||
                  (is_view && (is_ragged || !is_of_first || !returns_plainly(known))))
             outcome = UNKNOWN;
         else {

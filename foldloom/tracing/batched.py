@@ -115,7 +115,7 @@ class Batched(Generic[P, R, Results]):
                 record_one = partial(_record_example, recorder, self.function, taken)
                 tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
                 back = GivenBack()
-                for outputs, of_example, template in fibers.run(tasks):
+                for outputs, of_example, template in _recorded(recorder, fibers, tasks):
                     back.add(of_example)
                     recorder.graph.add_result(outputs, template)
             graph = recorder.graph
@@ -436,6 +436,17 @@ def _record_example(
         none = not recorder.inputs.has_given and not recorder.flushes.retained
         given_back = [None if none else recorder.known_of(output) for output in outputs]
         return [_value_of(recorder, output) for output in outputs], given_back, template
+
+
+def _recorded(recorder: Recorder, fibers: Fibers, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run the examples. One that raises might have raised something else before, in a call that has not run yet; or one before it."""
+    try:
+        return fibers.run(tasks)
+    except Exception:
+        earlier = None if fibers.failed_at is None else recorder.flushes.error_before(fibers.failed_at)
+        if earlier is None:
+            raise
+        raise earlier from earlier.__cause__
 
 
 def _value_of(recorder: Recorder, output: LazyTensor) -> int:

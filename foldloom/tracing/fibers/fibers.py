@@ -94,6 +94,8 @@ class Fibers:
         """Those that wait until earlier tasks are done."""
         self._ready: deque[Fiber] = deque()
         self._state: ExampleState | None = None
+        self.failed_at: int | None = None
+        """The task that raised, if one did."""
         self.settled: Callable[[Any], Any] | None = None
         """What becomes of a value that the tasks of a run leave on a module, when all are done."""
         self.keeps_state = False
@@ -230,7 +232,7 @@ class Fibers:
                 self.keeps_state = True
             self._take_turns(group)
             if group.failure is not None:
-                failed_at = group.failure[0]
+                failed_at = self.failed_at = group.failure[0]
             elif self._state is not None and self.settled is not None:
                 self._in_state_of(group, partial(self._state.settle, self.settled))
         except BaseException as error:

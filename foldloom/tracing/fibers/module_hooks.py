@@ -28,6 +28,10 @@ def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
         journal = getattr(fiber := getcurrent(), "journal", None)
         if journal is not None:
             slot = journal.before_write(fiber, module, name)
+            if slot is not None and isinstance(value, (nn.Parameter, nn.Module)):
+                journal.note_write(
+                    fiber, slot
+                )  # before it is written: torch asks whether there is such an attribute already
     _plain_set(module, name, value)
     if journal is not None:
         if scope.recorder is not None:

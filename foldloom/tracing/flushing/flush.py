@@ -16,7 +16,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import RemovableHandle
 
-from foldloom.errors import RecordingError
+from foldloom.errors import CellError, RecordingError
 from foldloom.execution import Kernel
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.observer import observing
@@ -145,6 +145,7 @@ class Flushes:
         missing = [value for handle in handles for value in self._missing(handle, form)]
         if missing:
             self._wait_for(first._type, missing, form)
+        self._raise_failed(handles)
         return [self._read_rows(h, form) if h._type.ragged else self._read(h, form) for h in handles]
 
     def _number(self, handle: LazyTensor) -> Any:
@@ -158,6 +159,7 @@ class Flushes:
             self._wait_for(handle._type, (value,), NUMBER)
             if value in self._numbers:
                 return self._numbers[value]
+        self._raise_failed((handle,))
         return self._read(handle, NUMBER)
 
     def _is_there(self, value: int) -> bool:
@@ -268,10 +270,32 @@ class Flushes:
         computed = {value for value in self._watched if self._pending.number_of(value) >= 0}
         self._watched -= computed
         places = {session.place_of(self._pending.number_of(value)) for value in computed}
-        for failure in session.failures.take_new():
-            if failure.place not in places:
-                self.has_failed = True
-                raise failure.as_cell_error()
+        uncaught = [failure for failure in session.failures.take_new() if failure.place not in places]
+        if uncaught:
+            self.has_failed = True
+            raise min(uncaught, key=lambda failure: failure.order).as_cell_error()
+
+    def _raise_failed(self, handles: Sequence[LazyTensor]) -> None:
+        """Of values that could not be computed there are no numbers."""
+        session = self._session
+        if session is None or not session.failures:
+            return
+        for handle in handles:
+            for value in handle._value if handle._type.ragged else (handle._value,):
+                computed = self._pending.number_of(value)
+                failure = None if computed < 0 else session.failures.of(*session.place_of(computed))
+                if failure is not None:
+                    raise failure.as_cell_error()
+
+    def error_before(self, example: int) -> CellError | None:
+        """What this example, or one before it, would have raised already if its calls did not run later than they are made."""
+        if self.has_failed:
+            return None
+        try:
+            self.flush_all()
+        except CellError as error:
+            return error if error.example is not None and error.example <= example else None
+        return None
 
     # ---- Changes in place.
 
@@ -407,7 +431,7 @@ class Flushes:
             self.has_failed = True
             raise
         self._pending.ran(cut)
-        if self._watched:
+        if self._watched or self._session.failures.has_new:
             self._raise_uncaught(self._session)
         return planned, found
 
@@ -432,6 +456,5 @@ class Flushes:
                 cut.earlier,
                 kernels,
                 apart=apart,
-                may_fail=bool(self._watched),
                 example_of_node=cut.example_of_node,
             )

@@ -82,8 +82,10 @@ def inferred(call: Call) -> Returned:
         if _runs_on_ones(call):
             raise NeedsValuesError from error
         raise
-    if has_mixed_factors(call):
-        _on_ones(call)  # of which tensors without data know nothing
+    if has_mixed_factors(call) or (call.operands and all(0 in operand.shape for operand in call.operands)):
+        _on_ones(
+            call
+        )  # tensors without data do not know that torch refuses such products, and some functions of nothing
     leaves: list[Any] = []
     nesting = flatten(result, leaves)
     types = tuple([_type_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)])

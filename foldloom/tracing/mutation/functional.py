@@ -121,11 +121,13 @@ def write_view(
     base: torch.Tensor, value: torch.Tensor, function: str, index: int | None, args: Any, kwargs: Any
 ) -> torch.Tensor:
     """What `base` is after one of its views has been set to `value`."""
+    if index is not None:  # one of several, which autograd does not let be changed
+        places = torch.arange(base.numel(), device=base.device).view(base.shape)
+        chosen = function_named(function)(places, *args, **kwargs)[index]
+        changed = value.to(base.dtype).expand(chosen.shape).reshape(-1)
+        return base.reshape(-1).index_put((chosen.reshape(-1),), changed).view(base.shape)
     copy = base.clone()
-    view = function_named(function)(copy, *args, **kwargs)
-    if index is not None:
-        view = view[index]
-    view.copy_(value)
+    function_named(function)(copy, *args, **kwargs).copy_(value)
     return copy
 
 

@@ -26,6 +26,7 @@ from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.views import Borrowed, id_of_memory, is_strided, note_views
 from foldloom.tracing.recording.at_once import all_at_once
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
+from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.modules import is_hooked
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
@@ -93,7 +94,8 @@ def _record(
     """Record a call as one operation, if it can be: leaves are handles, weights and settings; ``given`` is what they were before."""
     handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
     if any(handle._type.ragged for handle in handles):
-        for_ragged = recorder.signatures.of_ragged(function, nesting, leaves, handles)
+        of_nothing = is_of_nothing(function, handles)
+        for_ragged = None if of_nothing else recorder.signatures.of_ragged(function, nesting, leaves, handles)
         if for_ragged is not None:
             if _has_no_history(for_ragged, leaves):
                 return _without_history(recorder, function, args, kwargs), None
@@ -123,6 +125,11 @@ def _without_history(recorder: ComposedRecorder, function: Any, args: tuple[Any,
     """A call that is recorded apart from those that have a history, with which it might share a step."""
     with torch.no_grad():
         return recorder.call_function(function, args, kwargs)
+
+
+def is_of_nothing(function: Any, handles: Sequence[LazyTensor]) -> bool:
+    """Whether there are no rows, of which torch says at once that they have no largest."""
+    return function in OF_SOMETHING and any(handle._type.ragged and not handle._value for handle in handles)
 
 
 def with_views_noted(
@@ -193,6 +200,9 @@ def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
         return False
     return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1)
 
+
+OF_SOMETHING = frozenset(forms("max min amax amin aminmax argmax argmin median nanmedian mode kthvalue topk logsumexp"))
+"""Functions that raise where there is nothing."""
 
 LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
 """Functions that look up each element of a vector."""

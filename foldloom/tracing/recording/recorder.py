@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
-from foldloom.errors import ForeignValueError
+from foldloom.errors import ArgumentError, CellError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByDepth, Scheduler
@@ -33,7 +33,13 @@ from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.recording.derivatives import backward
-from foldloom.tracing.recording.first_calls import call_with_values, first_call, first_module_call, with_views_noted
+from foldloom.tracing.recording.first_calls import (
+    call_with_values,
+    first_call,
+    first_module_call,
+    is_of_nothing,
+    with_views_noted,
+)
 from foldloom.tracing.recording.gradient_hooks import values_of
 from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
@@ -179,7 +185,8 @@ class Recorder:
         leaves: list[Any] = []
         flatten((args, kwargs), leaves)
         handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        if len({len(handle._value) for handle in handles if handle._type.ragged}) > 1:
+        lengths = {len(handle._value) for handle in handles if handle._type.ragged}
+        if len(lengths) > 1 or (0 in lengths and is_of_nothing(function, handles)):
             return first_call(self, function, args, kwargs)[0]
         result = None if known.is_operand else self.add_node_of(known, handles)
         return with_views_noted(known, function, args, kwargs, handles, result)
@@ -218,7 +225,11 @@ class Recorder:
         graph = self.graph
         cell = graph.cells.get(id(module))
         if cell is not None:
-            return self.call(cell, args, kwargs)
+            try:
+                return self.call(cell, args, kwargs)
+            except (ArgumentError, CellError):
+                module._call_impl(*args, **kwargs)  # if the module itself raises, then as one by one
+                raise
         if kwargs or type(module) not in MODULES or module._forward_hooks or module._forward_pre_hooks:
             return NotImplemented
         if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:

@@ -341,7 +341,8 @@ class Given:
         tensors = [handle._value for handle in handles]
         if form is TENSOR:
             return tensors
-        return [tensor.item() if form is NUMBER else tensor.detach() for tensor in tensors]
+        with recording_paused():
+            return [tensor.item() if form is NUMBER else tensor.detach() for tensor in tensors]
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         return self.recorder.call_function(function, args, kwargs)
