@@ -79,9 +79,8 @@ def inferred(call: Call) -> Returned:
     except _NO_ANSWER as error:
         raise NeedsValuesError from error
     except Exception as error:
-        if _runs_on_ones(call):
-            raise NeedsValuesError from error
-        raise
+        _on_ones(call)  # which raises as torch does, if it is the call that fails
+        raise NeedsValuesError from error
     if has_mixed_factors(call) or (call.operands and all(0 in operand.shape for operand in call.operands)):
         _on_ones(
             call
@@ -197,15 +196,6 @@ def without_data(
         args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
         with mode:
             return blocks, call.function(*args, **kwargs)
-
-
-def _runs_on_ones(call: Call) -> bool:
-    """Whether only the inference fails, which has its gaps, and not the call."""
-    try:
-        _on_ones(call)
-    except Exception:
-        return False
-    return True
 
 
 def _on_ones(call: Call) -> None:
