@@ -172,9 +172,7 @@ def execute(
     apart: bool = False,
     failures: Failures | None = None,
 ) -> Outputs:
-    """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it. Members that fail are noted in
-    ``failures``; without it, what the first of them raised one by one is raised."""
-    found = Failures() if failures is None else failures
+    """For each block of the plan's outputs one tensor, or if they are wanted ``apart`` the rows of it."""
     buffers = buffers or Buffers(device)
     with outside_inference_mode():
         given = [op for op in planned.plan.ops if op.is_input and op.key != EARLIER]
@@ -192,9 +190,7 @@ def execute(
     if observer is not None:
         kernels, buffers = observer.runs(planned, kernels, buffers)
     with nobody_draws:
-        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart, failures=found)
-    if failures is None and found.has_new:
-        raise found.first_new().as_cell_error()
+        blocks = run_plan(planned.plan, inputs, kernels, buffers, apart=apart, failures=failures)
     if observer is not None:
         observer.ran(planned)
     return blocks

@@ -44,13 +44,15 @@ def run_plan(
     buffers: Buffers,
     *,
     apart: bool,
-    failures: Failures,
+    failures: Failures | None = None,
 ) -> Outputs:
     """The outputs of a plan: for each block of ``plan.outputs`` one tensor, or if they are wanted ``apart`` the rows of it.
 
     ``inputs`` has one tensor for each input op, its rows in the order of ``plan.input_order``; ``kernels`` has one entry for
-    each op, None for inputs. Members that fail are noted in ``failures``.
+    each op, None for inputs. Members that fail are noted in ``failures``; without it, what the first of
+    them raises in a loop is raised when all have run.
     """
+    found = Failures() if failures is None else failures
     with outside_inference_mode():
         buffers.admit(plan)
     writes: Sequence[Write]
@@ -70,11 +72,13 @@ def run_plan(
             shared = buffers.shared_rows(step.reads)
             versions = [rows._version for rows in shared]
             blocks = operands if not kernel.is_ragged else _with_lengths(plan, step, operands)
-            call = _call_some if failures else _call
-            outputs = call(kernel, blocks, plan, number, step, lengths, failures)
+            call = _call_some if found else _call
+            outputs = call(kernel, blocks, plan, number, step, lengths, found)
             writes, made = step.writes, None if members is None else Made(kernel, members)
             if versions and [rows._version for rows in shared] != versions:
                 raise CellError(_IN_PLACE.format(label=kernel.op.label))
+        if failures is None and found:
+            raise found.first_new().as_cell_error()
         if apart:
             return tuple(buffers.hand_out(writes, outputs, plan.outputs, made, operands))
         return tuple(buffers.exchange(writes, outputs, plan.outputs, None, made, operands))
