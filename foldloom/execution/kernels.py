@@ -41,7 +41,7 @@ class _SparedHook:
 class Kernel:
     """The batched function of one op: blocks of operands in, blocks of outputs out, the batch dimension first.
 
-    Ragged operands and outputs are `Ragged`. ``module`` is where its weights live, if it has any.
+    Ragged operands and outputs are `Ragged`. ``module`` is where its weights live, if it has any; an automatic cell may have several.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Kernel:
         self.op = op
         self.call = call
         self.module = module
+        self.modules: tuple[torch.nn.Module, ...] = () if module is None else (module,)
         self.weights = tuple([weight for weight in weights if weight.requires_grad])
         """The weights that may get gradients from it."""
         spare_hooks(self.weights)

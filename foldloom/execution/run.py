@@ -193,8 +193,8 @@ def _modules_of_repeated_ops(plan: Plan, kernels: Sequence[Kernel | None]) -> li
     repeated: dict[int, torch.nn.Module] = {}
     for step in plan.steps:
         kernel = kernels[step.op]
-        if kernel is not None and kernel.module is not None:
-            if id(kernel.module) in seen:
-                repeated[id(kernel.module)] = kernel.module
-            seen.add(id(kernel.module))
+        for module in () if kernel is None else kernel.modules:
+            if id(module) in seen:
+                repeated[id(module)] = module
+            seen.add(id(module))
     return list(repeated.values())

@@ -9,8 +9,7 @@
    From a handle it gets to its recorder, from there by one slot to the recorder's `GraphBuilder`, and touches nothing else of a
    recorder. It reads fields at the offsets of their `__slots__`, which `bind` looks up. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_fast_path.h"
 #include <structmember.h>
 
 #define MOST_PARTS 64 /* of a key; longer calls are left to Python */
@@ -20,7 +19,7 @@
 static struct {
     int is_bound;
     PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
-    struct { Py_ssize_t graph; } recorder;
+    struct { Py_ssize_t graph, automatic; } recorder;
     struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
     struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
     struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, column_of_number,
@@ -57,9 +56,6 @@ typedef struct {
     Py_ssize_t rows; /* of the ragged operands; -1 if there are none */
     long depth;
 } Key;
-
-/* What may happen: found, left to Python, or an exception. */
-typedef enum { FOUND, UNKNOWN, FAILED } Outcome;
 
 static void key_start(Key *key, PyObject *recorder, PyObject *called)
 {
@@ -372,8 +368,8 @@ static PyObject *as_returned(PyObject *known, PyObject *handles)
     return result;
 }
 
-/* One node more: handles for its results. */
-static PyObject *add_node(Key *key, PyObject *known)
+/* One node more: a tuple of handles for its results. */
+static PyObject *add_values(Key *key, PyObject *known)
 {
     PyObject *recorder = key->recorder, *graph = key->graph;
     for (int i = 0; i < key->operand_count; i++) {
@@ -420,6 +416,13 @@ static PyObject *add_node(Key *key, PyObject *known)
         Py_CLEAR(handles);
 done:
     Py_DECREF(depth);
+    return handles;
+}
+
+/* One node more: what the call returns. */
+static PyObject *add_node(Key *key, PyObject *known)
+{
+    PyObject *handles = add_values(key, known);
     return handles == NULL ? NULL : as_returned(known, handles);
 }
 
@@ -497,6 +500,58 @@ static Outcome record_cell(PyObject *recorder, PyObject *cell, PyObject *const *
         for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
             outcome = key_add_operand(&key, args[i]);
     return key_record(&key, outcome, result);
+}
+
+/* ---- Automatic cells: see `_automatic.c`. */
+
+PyObject *current_recorder(void)
+{
+    if (!bound.is_bound)
+        return NULL;
+    PyObject *recorder = PyObject_GetAttr(bound.scope, name_recorder);
+    if (recorder == NULL)
+        return NULL;
+    Py_DECREF(recorder); /* the thread's scope holds it */
+    int is_on = Py_TYPE(recorder) == bound.recorder_type && SLOT(recorder, bound.recorder.automatic) == Py_True;
+    return is_on ? recorder : NULL;
+}
+
+PyObject *type_of_handle(PyObject *recorder, PyObject *handle)
+{
+    if (Py_TYPE(handle) != bound.handle_type || !is_whole(handle) || SLOT(handle, bound.handle.recorder) != recorder ||
+        !PyLong_CheckExact(SLOT(handle, bound.handle.value)))
+        return NULL;
+    return SLOT(handle, bound.handle.type);
+}
+
+int is_given_handle(PyObject *recorder, PyObject *object)
+{
+    return Py_TYPE(object) == bound.handle_type && SLOT(object, bound.handle.recorder) != recorder;
+}
+
+PyObject *value_of_handle(PyObject *handle) { return SLOT(handle, bound.handle.value); }
+
+Outcome record_automatic(PyObject *recorder, PyObject *trace, PyObject *const *operands, Py_ssize_t count, PyObject **handles)
+{
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    Key key;
+    PyObject *known = NULL;
+    key_start(&key, recorder, trace);
+    for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++)
+        outcome = key_add_operand(&key, operands[i]);
+    if (outcome == FOUND)
+        outcome = key_find(&key, &known);
+    if (outcome == FOUND) {
+        *handles = add_values(&key, known);
+        if (*handles != NULL && SLOT(known, bound.known.returns) != Py_Ellipsis)
+            *handles = as_returned(known, *handles);
+        outcome = *handles == NULL ? FAILED : FOUND;
+    }
+    Py_XDECREF(known);
+    key_drop(&key);
+    return outcome;
 }
 
 /* ---- Functions. */
@@ -625,6 +680,15 @@ static int is_plain(PyObject *state)
             return 0;
     }
     return 1;
+}
+
+Outcome module_is_plain(PyObject *recorder, PyObject *module)
+{
+    PyObject *states = SLOT(SLOT(recorder, bound.recorder.graph), bound.graph.module_states);
+    PyObject *state = PyDict_GetItemWithError(states, module);
+    if (state == NULL) /* not called in this batch before: `admit` looks */
+        return PyErr_Occurred() ? FAILED : FOUND;
+    return is_plain(state) ? FOUND : UNKNOWN;
 }
 
 static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result)
@@ -1006,6 +1070,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {views, "grad_enabled", &bound.views.grad_enabled},
         {views, "_views", &bound.views.views},
         {recorder, "graph", &bound.recorder.graph},
+        {recorder, "automatic", &bound.recorder.automatic},
         {graph, "op_of_node", &bound.graph.op_of_node},
         {graph, "operands", &bound.graph.operands},
         {graph, "depth_of_node", &bound.graph.depth_of_node},
@@ -1096,5 +1161,10 @@ PyMODINIT_FUNC PyInit__fast_path(void)
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
             return NULL;
-    return PyType_Ready(&FastPathType) < 0 ? NULL : PyModule_Create(&definition);
+    if (PyType_Ready(&FastPathType) < 0)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && ready_automatic(module) < 0)
+        Py_CLEAR(module);
+    return module;
 }

@@ -24,7 +24,9 @@ from foldloom.pytrees import patched, template_of
 from foldloom.torch_private import count_dispatch_modes, current_transform
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.building.training_mode import check_training, training_of
+from foldloom.tracing.automatic.capture import automatic_cells
 from foldloom.tracing.catching import Limit, is_caught, passing_on
+from foldloom.tracing.cells.bodies import single_ops
 from foldloom.tracing.cells.lookup import cell_of_module, find_cell, paths_of_cells
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.kernels import is_function, kernels_of
@@ -54,11 +56,17 @@ class Batched(Generic[P, R, Results]):
     """
 
     def __init__(
-        self, function: Callable[P, R], scheduler: Scheduler, stack: bool, cells: Sequence[torch.nn.Module] = ()
+        self,
+        function: Callable[P, R],
+        scheduler: Scheduler,
+        stack: bool,
+        cells: Sequence[torch.nn.Module] = (),
+        automatic_cells: bool = True,
     ) -> None:
         self.function = function
         self.scheduler = scheduler
         self.stack = stack
+        self.automatic_cells = automatic_cells
         self.cells = tuple([cell_of_module(module) for module in cells])
         self._modules = tuple(cells)  # their cells do not keep them alive
         self.paces = Paces()
@@ -110,7 +118,7 @@ class Batched(Generic[P, R, Results]):
         recorder.fibers = recorder.outside.fibers = fibers
         recorder.outside.examples = examples
         try:
-            with recording_into(recorder):
+            with recording_into(recorder), automatic_cells(recorder, self.automatic_cells):
                 taken = template_of if self.stack else patched
                 record_one = partial(_record_example, recorder, self.function, taken)
                 tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
@@ -164,7 +172,7 @@ class Batched(Generic[P, R, Results]):
 
     def _device_of(self, planned: Planned) -> torch.device:
         device: torch.device | None = None
-        for op in planned.plan.ops:
+        for op in single_ops(planned.plan.ops):
             if op.is_input or is_function(op):
                 continue
             cell = find_cell(op.key, self.function)
@@ -188,6 +196,7 @@ def batch(
     scheduler: Scheduler | None = None,
     stack: Literal[False] = False,
     cells: Sequence[torch.nn.Module] = (),
+    automatic_cells: bool = True,
 ) -> Batched[P, R, list[R]]: ...
 
 
@@ -198,6 +207,7 @@ def batch(
     scheduler: Scheduler | None = None,
     stack: bool,
     cells: Sequence[torch.nn.Module] = (),
+    automatic_cells: bool = True,
 ) -> Batched[P, R, Any]: ...
 
 
@@ -207,6 +217,7 @@ def batch(
     scheduler: Scheduler | None = None,
     stack: bool = False,
     cells: Sequence[torch.nn.Module] = (),
+    automatic_cells: bool = True,
 ) -> Batched[P, R, Any]:
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
@@ -214,6 +225,9 @@ def batch(
     computes in cells. Results keep their types, of whatever classes they are. With ``stack=True`` they come in the
     nesting of one example's result instead, every tensor stacked over the examples and every list of like tensors
     as one `Ragged`.
+
+    Functions and modules that are called often, and are found to do the same each time, become *automatic cells*: each of their calls is
+    one operation, and their Python is not run again. ``automatic_cells=False`` turns that off; results are the same.
 
     >>> import torch, foldloom as fl
     >>> double = fl.cell(lambda x: 2 * x)
@@ -228,7 +242,7 @@ def batch(
         raise ArgumentError(
             f"fl.batch takes a function or a module, and was given {described(function)}: write `fl.batch(f)(xs)`"
         )
-    return Batched(function, scheduler_of(scheduler, ByDepth), stack, cells)
+    return Batched(function, scheduler_of(scheduler, ByDepth), stack, cells, automatic_cells)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ except ImportError:
     _fast_path = None  # type: ignore[assignment]
 
 is_compiled = _fast_path is not None
+automatic: Any = _fast_path
+"""Guards, traces and the hook of automatic cells; None without C."""
 
 
 def cell(otherwise: Otherwise) -> Otherwise:

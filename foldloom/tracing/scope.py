@@ -57,6 +57,8 @@ class ActiveRecorder(Protocol):
 class _Scope(threading.local):
     recorder: ActiveRecorder | None = None
     """Where cells and functions are recorded; None while nothing is being recorded."""
+    line: tuple[str, int] | None = None
+    """The file and line of a function that is being captured, which has no frame."""
     running: tuple[torch.nn.Module, ...] = ()
     """The cells whose functions are being called, outermost first."""
 
@@ -113,6 +115,8 @@ def is_machinery(file: str) -> bool:
 
 def user_line() -> str:
     """The file and line of the user's code that is being run."""
+    if scope.line is not None:
+        return f"{scope.line[0]}:{scope.line[1]}"
     frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

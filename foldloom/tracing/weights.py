@@ -40,6 +40,14 @@ def name_of_weight(weight: torch.Tensor) -> str:
     return name
 
 
+def weights_named(shared: Any) -> list[torch.Tensor]:
+    """The weights of this process that a name is of, or that it is derived from."""
+    if isinstance(shared, str):
+        found = _weight_of_name.get(shared)
+        return [] if found is None else [found]
+    return [weight for source in shared[2] for weight in weights_named(source)]
+
+
 def named_by_path(names: Mapping[str, str], shared: Any) -> Hashable:
     """A weight's name, or how it is derived, with names replaced."""
     if isinstance(shared, str):

@@ -37,6 +37,10 @@ class Histories:
         """The rules of one more op."""
         self._rules.append(rules)
 
+    def rules_of(self, op: int) -> tuple[int, ...]:
+        """The rules of an op, by its number."""
+        return self._rules[op]
+
     def add_nodes(self, ops: Sequence[Op], op_of_node: Ints, operands: Ints, lengths: Ints, value_count: int) -> None:
         """Find the flags of the values of these nodes, which come after those that are known."""
         first = len(self._flags)

@@ -151,6 +151,10 @@ class Inputs:
         graph.number_of_value[number] = value
         return number, column.type
 
+    def expect_number(self, kind: type) -> None:
+        """Make an input column for Python numbers of a kind, which C adds to."""
+        self._graph.number_column(kind, self._type_of_number[kind])
+
     def add_argument(self, cell: Cell, value: Any) -> Value:
         """Anything that is given to a cell: a tensor, an array or a number."""
         if isinstance(value, torch.Tensor):

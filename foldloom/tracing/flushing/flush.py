@@ -123,6 +123,8 @@ class Flushes:
         """Whether calls that may raise are waited for where somebody may catch what they raise."""
         self.limit: Limit | None = None
         """Where the batch begins, if it does not run in fibers."""
+        self.refuses: BaseException | None = None
+        """What is raised if a value is demanded: while a call is captured, nothing may depend on values."""
         self._watched: set[int] = set()
         """Values of such calls that are not computed yet."""
 
@@ -139,6 +141,8 @@ class Flushes:
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What the handles stand for. Every value that leaves a recorder comes by here; what is not computed yet is flushed."""
+        if self.refuses is not None:
+            raise self.refuses
         first = handles[0]
         if form is NUMBER and not first._type.ragged:
             return [self._number(first)]

@@ -9,6 +9,7 @@ import torch
 
 from foldloom.execution import Kernel
 from foldloom.graph import Op
+from foldloom.tracing.cells.bodies import is_automatic, kernel_of_body
 from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.functions.calls import call_of_template, function_named
 from foldloom.tracing.functions.derivatives import NO_DERIVATIVE, cut_off
@@ -21,7 +22,7 @@ from foldloom.tracing.rules.modules import flat_results
 from foldloom.tracing.scope import in_mode
 from foldloom.tracing.weights import Weights
 
-DIRECT_RULE, CELL = "direct rule", "cell"
+DIRECT_RULE, CELL, AUTOMATIC_CELL = "direct rule", "cell", "automatic cell"
 
 
 def kernels_of(ops: Sequence[Op], owner: object, weights: Weights) -> list[Kernel | None]:
@@ -29,6 +30,8 @@ def kernels_of(ops: Sequence[Op], owner: object, weights: Weights) -> list[Kerne
 
 
 def _kernel_of(op: Op, owner: object, weights: Weights) -> Kernel:
+    if is_automatic(op):
+        return kernel_of_body(op, lambda inner: _kernel_of(inner, owner, weights))
     if is_function(op):
         kernel = _function_kernel(op, weights)
     else:
@@ -75,6 +78,8 @@ def how(kernel: Kernel) -> str:
     """Which way the members of a step go: by a rule, by `torch.vmap`, one by one, or as the user's own cell."""
     if isinstance(kernel.form, Fallback):
         return kernel.form.how
+    if is_automatic(kernel.op):
+        return AUTOMATIC_CELL
     return DIRECT_RULE if is_function(kernel.op) else CELL
 
 

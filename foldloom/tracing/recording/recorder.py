@@ -58,7 +58,8 @@ class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "outside", "signatures",
+        "__weakref__", "automatic", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "outside",
+        "signatures",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
@@ -70,6 +71,8 @@ class Recorder:
         self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByDepth(), owner)
         self.outside = Outside(self.graph, self.inputs, self.guards, self.derived, self.flushes)
         self.fibers: Fibers | None = None
+        self.automatic = False
+        """Whether calls of functions may be recorded as automatic cells."""
         self.names_cells = bool(cells)
         self.is_over = False
         """Whether handles stand for tensors that can be computed at once."""

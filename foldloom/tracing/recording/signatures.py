@@ -297,6 +297,18 @@ class Signatures:
             self._line_of_op.setdefault(op, user_line())
         return self._graph.add_op(op, histories)
 
+    def of_automatic(self, key: tuple[Any, ...], op: Op, histories: tuple[int, ...], returns: Any, line: str | None) -> None:
+        """An automatic cell, which is known under the key from then on; ``line`` is where it may raise, if it may."""
+        if line is not None:
+            self._line_of_op.setdefault(op, line)
+        number = self._graph.add_op(op, histories)
+        self._graph.calls[key] = KnownCall(number, op.outputs, returns, may_raise=line is not None)
+
+    @property
+    def modes(self) -> tuple[Mode, Mode]:
+        """The mode of the batch, and that of the next call."""
+        return self.base_mode, self._mode
+
     def line_of(self, op: Op) -> str | None:
         """Where an operation that may raise was called first."""
         return self._line_of_op.get(op)

@@ -1,0 +1,176 @@
+"""Attributes that a captured function reads: where Python finds them, as reads of a guard program."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, Tracker, weakly
+from foldloom.tracing.fibers.module_state import guarded
+from foldloom.tracing.values.lazy_tensor import LazyTensor
+
+_HOMES = ("_parameters", "_buffers", "_modules")
+_NONE = object()
+
+_OF_HANDLES = frozenset(("shape", "dtype", "ndim", "T", "mT", "H", "mH", "real", "imag", "itemsize", "is_cuda", "is_cpu", "layout", "is_sparse"))
+"""Attributes of a tensor that its type decides, or that are operations."""
+
+_DENIED_METHODS = frozenset(
+    ("backward", "register_hook", "retain_grad", "requires_grad_", "register_post_accumulate_grad_hook", "data_ptr", "storage", "untyped_storage",
+     "is_shared", "share_memory_", "set_", "record_stream", "map_", "apply_", "bernoulli", "multinomial", "is_contiguous", "stride", "is_set_to",
+     "element_size", "get_device", "storage_offset", "uniform", "exponential", "normal")
+)  # fmt: skip
+
+
+class Method(NamedTuple):
+    """A function with the object that it was found on."""
+
+    function: Tracked
+    owner: Tracked
+
+
+class HandleMethod(NamedTuple):
+    """A method of a value that is not computed yet."""
+
+    handle: LazyTensor
+    name: str
+
+
+class PropertyCall(NamedTuple):
+    """An attribute that calls a function."""
+
+    function: Tracked
+    owner: Tracked
+
+
+def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | PropertyCall:
+    """What ``owner.name`` is; the value may be a `Method` or a `HandleMethod`."""
+    value = owner.value
+    if type(value) is LazyTensor:
+        return _of_handle(value, name)
+    if isinstance(value, torch.Tensor):
+        tracker.settle(owner)
+        return _of_parameter(value, name)
+    if owner.register is None:
+        return _of_local(owner, name)
+    if isinstance(value, type):
+        tracker.settle(owner)
+        return _of_settled_class(value, name)
+    return _of_object(tracker, owner, name)
+
+
+def _of_handle(handle: LazyTensor, name: str) -> Tracked:
+    if name in _OF_HANDLES:
+        return Tracked(getattr(handle, name))
+    if name in _DENIED_METHODS or (name.endswith("_") and not name.endswith("__")):
+        raise NotRepeatable(f"it calls `{name}` of a tensor")
+    if not callable(getattr(type(handle), name, None)):
+        raise NotRepeatable(f"it reads `{name}` of a tensor")
+    return Tracked(HandleMethod(handle, name))
+
+
+def _of_parameter(tensor: torch.Tensor, name: str) -> Tracked:
+    if name in ("shape", "dtype", "ndim", "T", "mT"):
+        return Tracked(getattr(tensor, name))
+    if name.endswith("_") or name in _DENIED_METHODS or not callable(getattr(type(tensor), name, None)):
+        raise NotRepeatable(f"it reads `{name}` of a parameter")
+    return Tracked(getattr(tensor, name))
+
+
+_LOCAL = (list, tuple, dict, str, int, float, bool, torch.Size, torch.dtype, torch.device, range, slice)
+
+
+def _of_local(owner: Tracked, name: str) -> Tracked:
+    """Of what was made in the call itself."""
+    value = owner.value
+    if type(value) in _LOCAL or isinstance(value, types.ModuleType) or (isinstance(value, tuple) and hasattr(type(value), "_fields")):
+        if type(value) is list:
+            if name != "append":
+                raise NotRepeatable(f"it calls `{name}` of a list")
+            return Tracked(Method(Tracked(list.append), owner))
+        if type(value) is dict and name not in ("get", "items", "keys", "values"):
+            raise NotRepeatable(f"it calls `{name}` of a dict")
+        return Tracked(getattr(value, name))
+    raise NotRepeatable(f"it reads `{name}` of a {type(value).__name__} that it made")
+
+
+def _in_class(kind: type, name: str) -> Any:
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return _NONE
+
+
+def _of_settled_class(kind: type, name: str) -> Tracked:
+    found = _in_class(kind, name)
+    if isinstance(found, staticmethod):
+        return Tracked(found.__func__)
+    if found is _NONE or isinstance(found, (classmethod, property)) or type(kind) is not type:
+        raise NotRepeatable(f"it reads `{name}` of class {kind.__name__}")
+    raise NotRepeatable(f"it reads `{name}` of class {kind.__name__}")
+
+
+def _of_object(tracker: Tracker, owner: Tracked, name: str) -> Tracked | PropertyCall:
+    value = owner.value
+    register = owner.register
+    assert register is not None, "only what was read has its attributes read"
+    kind = tracker.settle_type(owner)
+    if kind.__getattribute__ not in (object.__getattribute__, types.ModuleType.__getattribute__):
+        raise NotRepeatable(f"class {kind.__name__} has its own way to find attributes")
+    in_class = _in_class(kind, name)
+    if isinstance(in_class, property):
+        if not isinstance(in_class.fget, types.FunctionType):
+            raise NotRepeatable(f"`{name}` of {kind.__name__} is a property without a Python function")
+        return PropertyCall(_constant(tracker, register, in_class.fget), owner)
+    if isinstance(in_class, types.MemberDescriptorType) or _is_field(kind, in_class):
+        return tracker.read(getattr(value, name), C.READ_SLOT, register, name=name)
+    if in_class is not _NONE and hasattr(type(in_class), "__set__"):
+        raise NotRepeatable(f"`{name}` of {kind.__name__} is a descriptor")
+    attributes = getattr(value, "__dict__", {})
+    if name in attributes:
+        return tracker.read(attributes[name], C.READ_ATTRIBUTE, register, name=name)
+    if in_class is not _NONE:
+        return _from_class(tracker, owner, name, in_class)
+    if isinstance(value, nn.Module) and kind.__getattr__ is nn.Module.__getattr__ and name not in guarded:
+        for home in _HOMES:
+            if name in attributes[home]:
+                return tracker.read(attributes[home][name], C.READ_PART, register, name=name, other=home)
+    raise NotRepeatable(f"`{name}` of {kind.__name__} is not where attributes are")
+
+
+def _is_field(kind: type, in_class: Any) -> bool:
+    """Whether this is a field of a named tuple."""
+    return issubclass(kind, tuple) and type(in_class).__name__ == "_tuplegetter"
+
+
+def _from_class(tracker: Tracker, owner: Tracked, name: str, found: Any) -> Tracked:
+    """What a class has under a name, where the object itself has nothing: the same as long as the class is not changed."""
+    assert owner.register is not None
+    tracker.program.check(C.CHECK_ABSENT, owner.register, hash(name), name)
+    if isinstance(found, types.FunctionType):
+        return Tracked(Method(_constant(tracker, owner.register, found), owner))
+    if isinstance(found, staticmethod):
+        return _constant(tracker, owner.register, found.__func__)
+    if hasattr(type(found), "__get__"):
+        raise NotRepeatable(f"`{name}` of {type(owner.value).__name__} is a descriptor")
+    return _constant(tracker, owner.register, found)
+
+
+def _constant(tracker: Tracker, register: int, value: Any) -> Tracked:
+    made = tracker.read(value, C.READ_CONSTANT, register, name=weakly(value))
+    made.is_settled = not isinstance(value, (list, dict, set))
+    return made
+
+
+def parts_of(tracker: Tracker, tracked: Tracked) -> list[Tracked]:
+    """The modules in a Sequential or ModuleList that was read."""
+    module, register = tracked.value, tracked.register
+    assert register is not None
+    tracker.settle_type(tracked)
+    entries = tracker.read(module.__dict__["_modules"], C.READ_ATTRIBUTE, register, name="_modules")
+    assert entries.register is not None
+    tracker.program.check(C.CHECK_KEYS, entries.register, 0, tuple(module._modules))
+    return [tracker.read(part, C.READ_ENTRY, entries.register, name=name) for name, part in module._modules.items()]

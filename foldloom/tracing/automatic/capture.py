@@ -1,0 +1,432 @@
+"""Captures: what a call of a function records, kept with the guards under which the next call is one node.
+
+The call that is captured is recorded operation by operation, as ever. Its operations then make the body of an automatic cell
+(`cells/bodies.py`), and the function's code gets a trace: from then on `_automatic.c` answers calls for which the guards hold.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules_of_torch
+
+from foldloom.graph import Op
+from foldloom.tracing import fast_path
+from foldloom.tracing.automatic.interpreter import Interpreter, is_library, why_not
+from foldloom.tracing.automatic.natives import Natives
+from foldloom.tracing.automatic.tracked import C, PLAIN, NotRepeatable, Tracker
+from foldloom.tracing.catching import may_be_caught
+from foldloom.tracing.cells.bodies import AUTOMATIC, Body, Constant, Node
+from foldloom.tracing.cells.core import Cell
+from foldloom.tracing.cells.lookup import cell_of_module
+from foldloom.tracing.fibers.module_state import guarded
+from foldloom.tracing.functions.calls import name_of
+from foldloom.tracing.mutation.guards import same_settings, settings_of
+from foldloom.tracing.mutation.views import Views
+from foldloom.tracing.recording.recorder import Recorder
+from foldloom.tracing.scope import scope
+from foldloom.tracing.values.lazy_tensor import LazyTensor
+from foldloom.tracing.weights import weights_named
+
+MOST_FAILURES = 3
+"""Captures of one function that may fail before it is left alone."""
+
+refused: weakref.WeakKeyDictionary[CodeType, str] = weakref.WeakKeyDictionary()
+"""Functions that are called often and are no automatic cells, with the reason."""
+_failures: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
+
+
+class Fingerprint:
+    """The state in which one of torch's modules was called, without keeping it alive: see `mutation.guards.State`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parts = [
+            (weakref.ref(part), part.training, _weak_items(part._parameters), _weak_items(part._modules), settings_of(vars(part)))
+            for part in module.modules()
+        ]
+        self.module = weakref.ref(module)
+
+    def holds(self) -> bool:
+        for reference, training, weights, parts, settings in self._parts:
+            part = reference()
+            if part is None or part.training is not training or not same_settings(vars(part), settings):
+                return False
+            if not _are_items(part._parameters, weights) or not _are_items(part._modules, parts):
+                return False
+        return True
+
+
+_WeakItems = list[tuple[str, Any]]
+
+
+def _weak_items(items: dict[str, Any]) -> _WeakItems:
+    return [(name, None if item is None else weakref.ref(item)) for name, item in items.items()]
+
+
+def _are_items(items: dict[str, Any], weak_items: _WeakItems) -> bool:
+    return len(items) == len(weak_items) and all(
+        name in items and items[name] is (None if reference is None else reference()) for name, reference in weak_items
+    )
+
+
+class Recorded:
+    """What a trace stands for: everything that another recorder must be told to record it."""
+
+    __slots__ = ("code", "device", "fingerprints", "key", "line", "modes", "numbers", "op", "returns", "rules", "types", "weights")
+
+    op: Op
+    rules: tuple[int, ...]
+    returns: Any
+    types: tuple[Any, ...]
+    numbers: tuple[type, ...]
+    modes: Any
+    device: torch.device
+    line: str | None
+    fingerprints: list[Fingerprint]
+    weights: list[tuple[Any, bool]]
+
+
+def capture(function: Any, arguments: tuple[Any, ...]) -> tuple[Any] | None:
+    """The result of a call that was captured, or None if Python has to run it. Called by the hook, in the place of the function."""
+    recorder: Any = scope.recorder
+    code = function.__code__
+    if is_library(code.co_filename):
+        C.refuse(code)
+        return None
+    if recorder.names_cells or may_be_caught() or torch._C._are_functorch_transforms_active():
+        return None
+    reason = why_not(code)
+    if reason is not None:
+        _refuse(code, reason)
+        return None
+    attempt = _Capture(recorder, function, arguments)
+    try:
+        attempt.run()
+        attempt.keep()
+    except NotRepeatable as error:
+        _failures[code] = _failures.get(code, 0) + 1
+        if _failures[code] >= MOST_FAILURES:
+            _refuse(code, str(error))
+    except Exception as error:  # what the function itself raises, it raises again when Python runs it
+        _failures[code] = _failures.get(code, 0) + 1
+        if _failures[code] >= MOST_FAILURES:
+            _refuse(code, f"it raises {type(error).__name__}")
+    return attempt.result
+
+
+def _refuse(code: CodeType, reason: str) -> None:
+    refused[code] = reason
+    C.refuse(code)
+
+
+class _Capture:
+    """One call that is followed."""
+
+    def __init__(self, recorder: Recorder, function: Any, arguments: tuple[Any, ...]) -> None:
+        self._recorder = recorder
+        self._function = function
+        self._arguments = arguments
+        self._natives = Natives()
+        self.result: tuple[Any] | None = None
+
+    def run(self) -> None:
+        graph, flushes = self._recorder.graph, self._recorder.flushes
+        self._recorder.signatures.change_mode()
+        self._first = (len(graph.op_of_node), len(graph.operands), len(graph.lengths), graph.value_count)
+        flushes.refuses = NotRepeatable("it needs the value of a tensor")
+        try:
+            self._tracker = Tracker(self._recorder, self._function, self._arguments)
+            interpreter = Interpreter(self._tracker, self._natives)
+            returned = interpreter.run(self._tracker.function, self._tracker.arguments)
+        finally:
+            flushes.refuses = None
+        self.result = (returned.value,)
+        self._tracker.settle(returned)
+
+    # ---- The body.
+
+    def keep(self) -> None:
+        """Keep what was recorded as a trace."""
+        graph = self._recorder.graph
+        first_node, first_operand, first_length, first_value = self._first
+        if len(graph.lengths) != first_length:
+            raise NotRepeatable("it computes values with any number of rows")
+        numbers = list(graph.op_of_node[first_node:])
+        operands = graph.operands[first_operand:]
+        assert self.result is not None
+        builder = _BodyBuilder(self._tracker, self._natives)
+        position, value = 0, first_value
+        rules = []
+        for number in numbers:
+            op = graph.ops[number]
+            if op.is_input:
+                value += 1
+                continue
+            size = len(op.inputs)
+            builder.add(op, operands[position : position + size], value)
+            rules.append(graph.histories.rules_of(number))
+            position, value = position + size, value + len(op.outputs)
+        returned = builder.returned(self.result[0])
+        if len(builder.nodes) < 2:
+            raise NotRepeatable("it computes next to nothing")
+        if not builder.operands:
+            raise NotRepeatable("it is given nothing to compute with")
+        self._keep(builder, returned, rules)
+
+    def _keep(self, builder: _BodyBuilder, returned: Any, rules: list[tuple[int, ...]]) -> None:
+        recorder, code = self._recorder, self._function.__code__
+        body, types = builder.body()
+        made = Recorded()
+        made.rules = body.rules(rules)
+        if sum(rule != 0 for rule in made.rules) > 1 and not body.is_smooth:
+            raise NotRepeatable("it returns several results, and may have infinite derivatives between them")
+        label = code.co_qualname
+        outputs = tuple(builder.output_types)
+        made.op = Op(AUTOMATIC, types, outputs, body, label=label, repeatable=all(node.op.repeatable for node in body.nodes))
+        made.types = types
+        made.numbers = tuple({self._natives.kinds[register] for register in builder.number_registers})
+        made.modes, made.device = recorder.signatures.modes, recorder.inputs.device
+        lines = [recorder.signatures.line_of(node.op) for node in body.nodes]
+        made.line = next((line for line in lines if line is not None), None)
+        made.fingerprints = [Fingerprint(module) for module in self._natives.modules.values()]
+        weights = {id(w): w for node in body.nodes for name in node.op.shared for w in weights_named(name)}
+        weights |= {id(w): w for module in self._natives.modules.values() for w in module.parameters()}
+        made.weights = [(weakref.ref(weight), weight.requires_grad) for weight in weights.values()]
+        plain = _plainly_returned(returned, len(outputs))
+        made.returns = Ellipsis if plain is _NOT_PLAIN else plain
+        rebuild = _rebuilder(returned) if made.returns is Ellipsis else None
+        program = self._tracker.program
+        trace = C.trace(tuple(program.guards), tuple(builder.operands), program.first_free, rebuild)
+        trace.recorded = made
+        C.add_trace(code, trace)
+
+
+class _BodyBuilder:
+    """Numbers the values of a body anew."""
+
+    def __init__(self, tracker: Tracker, natives: Natives) -> None:
+        self._tracker = tracker
+        self._natives = natives
+        self.nodes: list[tuple[Op, list[int]]] = []
+        self._made: dict[int, tuple[int, int]] = {}
+        """Values that nodes made: the node, and which of its results."""
+        self._type_of: dict[int, Any] = {}
+        self.operands: list[int] = []
+        """Registers."""
+        self.number_registers: list[int] = []
+        self._operand_types: list[Any] = []
+        self._place_of_operand: dict[int, int] = {}
+        self._constants: dict[int, int] = {}
+        self._outputs: list[int] = []
+        self.output_types: list[Any] = []
+        self._roots: list[int] = []
+
+    def add(self, op: Op, operands: Sequence[int], first_value: int) -> None:
+        for value, type in zip(operands, op.inputs, strict=True):
+            self._note(value, type)
+        self.nodes.append((op, list(operands)))
+        for number, type in enumerate(op.outputs):
+            self._made[first_value + number] = (len(self.nodes) - 1, number)
+            self._type_of[first_value + number] = type
+
+    def _note(self, value: int, type: Any) -> None:
+        """An operand of a node: of the cell, a constant, or made by a node before."""
+        if value in self._made or value in self._place_of_operand or value in self._constants:
+            return
+        tracker, natives = self._tracker, self._natives
+        register = tracker.operands.get(value, natives.numbers.get(value))
+        if value in natives.constants:
+            if register is not None:
+                raise NotRepeatable("it makes a constant that it is given too")
+            self._constants[value] = len(self._constants)
+            return
+        if register is None:
+            raise NotRepeatable("it uses a tensor that is neither one of its arguments nor a parameter")
+        self._place_of_operand[value] = len(self.operands)
+        self.operands.append(register)
+        self._operand_types.append(type)
+        if value in natives.numbers:
+            self.number_registers.append(register)
+
+    def body(self) -> tuple[Body, tuple[Any, ...]]:
+        natives = self._natives
+        places = dict(self._place_of_operand)
+        places |= {value: len(self.operands) + number for value, number in self._constants.items()}
+        first = len(self.operands) + len(self._constants)
+        starts = []
+        for op, _ in self.nodes:
+            starts.append(first)
+            first += len(op.outputs)
+        places |= {value: starts[node] + number for value, (node, number) in self._made.items()}
+        constants = []
+        for value in self._constants:
+            function, args, kwargs = natives.constants[value]
+            constants.append(Constant(name_of(function), _frozen(args), tuple([(k, _frozen(v)) for k, v in kwargs])))
+        nodes = tuple([Node(op, tuple([places[value] for value in operands])) for op, operands in self.nodes])
+        outputs = tuple([places[value] for value in self._outputs])
+        return Body(len(self.operands), tuple(constants), nodes, outputs), tuple(self._operand_types)
+
+    # ---- Results.
+
+    def returned(self, result: Any) -> Any:
+        """How to make the result of a call: of outputs, of what was read, and of what is always the same."""
+        kind = type(result)
+        register = self._tracker.register_of.get(id(result))
+        if register is not None and kind not in PLAIN:
+            return ("read", register)
+        if kind is LazyTensor:
+            return ("output", self._output(result))
+        if kind is tuple or kind is list:
+            return (kind, tuple([self.returned(item) for item in result]))
+        if kind is dict:
+            return (dict, tuple([(key, self.returned(item)) for key, item in result.items()]))
+        if isinstance(result, tuple) and hasattr(kind, "_fields"):
+            return (kind._make, tuple([self.returned(item) for item in result]))
+        if kind in PLAIN:
+            return ("constant", result)
+        raise NotRepeatable(f"it returns a {kind.__name__}")
+
+    def _output(self, handle: LazyTensor) -> int:
+        value = handle._value
+        if type(value) is not int or value not in self._made:
+            raise NotRepeatable("it returns a value that it did not compute")
+        self._check_view(handle)
+        if value not in self._outputs:
+            self._outputs.append(value)
+            self.output_types.append(self._type_of[value])
+        elif self._handles[value] is not handle:
+            raise NotRepeatable("it returns one value as two tensors")
+        self._handles[value] = handle
+        return self._outputs.index(value)
+
+    @property
+    def _handles(self) -> dict[int, LazyTensor]:
+        return self.__dict__.setdefault("_handle_of", {})  # type: ignore[no-any-return]
+
+    def _check_view(self, handle: LazyTensor) -> None:
+        """A result may be a view of a value that nobody else can see."""
+        root = handle
+        while (source := getattr(root, "_source", None)) is not None:
+            if not isinstance(source[0], Views):
+                raise NotRepeatable("it returns a view of an argument")
+            root = source[0].base
+            if id(root) in self._tracker.register_of:
+                raise NotRepeatable("it returns a view of an argument")
+        if id(root) in self._roots and handle is not self._handles.get(handle._value):
+            raise NotRepeatable("it returns two views of one value")
+        self._roots.append(id(root))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple([_frozen(item) for item in value]) if isinstance(value, (tuple, list)) else value
+
+
+_NOT_PLAIN = object()
+
+
+def _plainly_returned(returned: Any, outputs: int) -> Any:
+    """The nesting of a result that is one output, or a tuple of all outputs in order."""
+    if returned == ("output", 0) and outputs == 1:
+        return None
+    if returned == (tuple, tuple([("output", number) for number in range(outputs)])):
+        return (tuple, outputs, (None,) * outputs)
+    return _NOT_PLAIN
+
+
+def _rebuilder(returned: Any) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
+    """Makes the result of a call from the handles of the outputs and the registers."""
+    what, content = returned
+    if what == "output":
+        return lambda handles, _: handles[content]
+    if what == "read":
+        return lambda _, registers: registers[content]
+    if what == "constant":
+        return lambda *_: content
+    if what is dict:
+        entries = [(key, _rebuilder(item)) for key, item in content]
+        return lambda handles, registers: {key: make(handles, registers) for key, make in entries}
+    parts = [_rebuilder(item) for item in content]
+    return lambda handles, registers: what([make(handles, registers) for make in parts])
+
+
+# ---- Traces in other recorders.
+
+
+def admit(trace: Any, recorder: Recorder) -> bool:
+    """Make a trace known to a recorder, in the current mode of torch. False if it does not hold there."""
+    recorded: Recorded = trace.recorded
+    recorder.signatures.change_mode()
+    if recorded.modes != recorder.signatures.modes or recorded.device != recorder.inputs.device or recorder.names_cells:
+        return False
+    if torch._C._are_functorch_transforms_active():
+        return False
+    key = (trace, *recorded.types)
+    if key in recorder.graph.calls:
+        for kind in recorded.numbers:
+            recorder.inputs.expect_number(kind)
+        return True
+    weights = [(reference(), requires_grad) for reference, requires_grad in recorded.weights]
+    if any(weight is None or weight.requires_grad is not requires_grad for weight, requires_grad in weights):
+        return False
+    if not all(fingerprint.holds() for fingerprint in recorded.fingerprints):
+        return False
+    modules = [fingerprint.module() for fingerprint in recorded.fingerprints]
+    if not all(recorder.guards.guard_module(module) for module in modules if module is not None):
+        return False
+    for module in modules:
+        if module is not None:
+            _guard_cell(recorder, cell_of_module(module))
+    recorder.guards.guard_tensors([weight for weight, _ in weights if weight is not None])
+    for kind in recorded.numbers:
+        recorder.inputs.expect_number(kind)
+    recorder.signatures.of_automatic(key, recorded.op, recorded.rules, recorded.returns, recorded.line)
+    return True
+
+
+def _guard_cell(recorder: Recorder, cell: Cell) -> None:
+    if cell.module is not None:
+        recorder.guards.guard_cell(cell.module)
+    recorder.guards.guard_function(cell.function, cell.label)
+    recorder.inputs.note_cell(cell)
+
+
+def own(recorder: Recorder, handle: LazyTensor) -> None:
+    """Make a given tensor an input of the graph, if it is taken as one whole in any case."""
+    if recorder.is_given(handle) and (handle.ndim == 0 or (handle.ndim == 1 and handle.is_floating_point())):
+        recorder.own(handle)
+
+
+_HOOKS = tuple(
+    [hooks for name, hooks in vars(modules_of_torch).items() if name.startswith("_global_") and isinstance(hooks, dict)]
+)
+
+
+def bind() -> bool:
+    """Tell C who captures. Whether there are automatic cells: they need C, and a version of Python whose frames are known."""
+    return fast_path.is_compiled and bool(C.bind_automatic(capture, admit, own, guarded, _HOOKS))
+
+
+is_available = bind()
+
+
+class automatic_cells:  # noqa: N801 (used like a function)
+    """Within it, functions that the recorder's examples call may become automatic cells."""
+
+    def __init__(self, recorder: Recorder, is_on: bool) -> None:
+        self._recorder = recorder
+        self._is_on = is_on and is_available
+
+    def __enter__(self) -> None:
+        self._recorder.automatic = self._is_on
+        if self._is_on:
+            C.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.automatic = False
+        if self._is_on:
+            C.leave()

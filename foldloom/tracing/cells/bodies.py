@@ -1,0 +1,145 @@
+"""The bodies of automatic cells: small graphs that run as one step.
+
+A body is data: the ops of its nodes, what each of them reads, and which values it returns. Its kernel calls the kernels of its nodes one after
+the other, each for all members, so that what is computed is what the nodes would have computed in steps of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from foldloom.execution import Kernel
+from foldloom.graph import Op
+from foldloom.tracing.functions.calls import function_named
+from foldloom.tracing.functions.histories import ALWAYS, IF_ANY
+
+AUTOMATIC = "automatic"
+"""The key of an op that is an automatic cell."""
+
+_SMOOTH = frozenset(
+    "add sub rsub mul neg tanh sigmoid relu gelu silu softplus elu cat concat stack chunk split unbind select narrow getitem __getitem__ view reshape "
+    "flatten unsqueeze squeeze transpose permute t T mT expand expand_as linear matmul mm bmm mv dot addmm baddbmm softmax log_softmax "
+    "layer_norm embedding mean sum cross_entropy nll_loss cos sin exp logsigmoid lstm_cell gru_cell masked_fill where zeros_like ones_like "
+    "detach clone contiguous to float double index_select gather eq ne lt le gt ge argmax logical_not logical_and logical_or "
+    "scaled_dot_product_attention layernorm lstmcell grucell".split()
+)
+"""Functions whose derivatives are finite wherever their operands and results are."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a body: ``operands`` are numbers of values."""
+
+    op: Op
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that is the same for all members: what a function returns for plain arguments."""
+
+    function: str
+    args: tuple[Hashable, ...]
+    kwargs: tuple[tuple[str, Hashable], ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """Values are numbered: first the operands of the cell, then constants, then the results of the nodes in order."""
+
+    operands: int
+    constants: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.operands, self.constants, self.nodes, self.outputs))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether a gradient of zero stays zero on its way through the body, if all numbers are finite."""
+        return all(_name(node.op) in _SMOOTH for node in self.nodes)
+
+    def rules(self, rules_of_nodes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Which outputs require grad, over the operands of the cell: see `functions/histories.py`."""
+        rule_of: list[int] = [1 << number if number < 62 else IF_ANY for number in range(self.operands)]
+        rule_of += [0] * len(self.constants)
+        for node, rules in zip(self.nodes, rules_of_nodes, strict=True):
+            of_operands = [rule_of[number] for number in node.operands]
+            rule_of += [_composed(rule, of_operands) for rule in rules]
+        return tuple([rule_of[number] for number in self.outputs])
+
+
+def _name(op: Op) -> str:
+    return op.label.lower() if op.label else op.key
+
+
+def _composed(rule: int, of_operands: Sequence[int]) -> int:
+    """The rule of a result, over what the operands depend on."""
+    if rule == ALWAYS:
+        return ALWAYS
+    used = of_operands if rule == IF_ANY else [r for number, r in enumerate(of_operands) if number < 62 and rule >> number & 1]
+    if ALWAYS in used:
+        return ALWAYS
+    if IF_ANY in used:
+        return IF_ANY
+    composed = 0
+    for operand in used:
+        composed |= operand
+    return composed
+
+
+def is_automatic(op: Op) -> bool:
+    return op.key == AUTOMATIC
+
+
+def single_ops(ops: Sequence[Op]) -> Iterator[Op]:
+    """All ops, those inside of automatic cells in the place of these."""
+    for op in ops:
+        if is_automatic(op):
+            yield from [node.op for node in body_of(op).nodes]
+        else:
+            yield op
+
+
+def body_of(op: Op) -> Body:
+    assert isinstance(op.settings, Body), "an automatic cell has its body in its settings"
+    return op.settings
+
+
+def kernel_of_body(op: Op, kernel_of: Callable[[Op], Kernel]) -> Kernel:
+    """The kernel of an automatic cell, made of the kernels of its nodes."""
+    body = body_of(op)
+    kernels = [kernel_of(node.op) for node in body.nodes]
+    calls = [(kernel.call, node.operands) for kernel, node in zip(kernels, body.nodes, strict=True)]
+    outputs = body.outputs
+    constants = [_made(constant) for constant in body.constants]
+
+    def call(*blocks: torch.Tensor) -> Sequence[torch.Tensor]:
+        members = len(blocks[0])
+        values: list[Any] = [*blocks, *[constant.to(blocks[0].device).expand(members, *constant.shape) for constant in constants]]
+        for run, operands in calls:
+            values += run(*[values[number] for number in operands])
+        return [values[number] for number in outputs]
+
+    weights = {id(weight): weight for kernel in kernels for weight in kernel.weights}
+    made = Kernel(op, call, weights=list(weights.values()), is_cell=not body.is_smooth)
+    made.modules = tuple(dict.fromkeys([module for kernel in kernels for module in kernel.modules]))
+    return made
+
+
+def _made(constant: Constant) -> torch.Tensor:
+    tensor: torch.Tensor = function_named(constant.function)(*constant.args, **dict(constant.kwargs))
+    return tensor
