@@ -57,6 +57,7 @@ typedef struct {
 } Trace;
 
 static struct {
+    PyObject *follows; /* asked whether a function may be captured at all */
     PyObject *capture; /* asked to capture a call */
     PyObject *admit;   /* asked to make a trace known to a recorder */
     PyObject *own;     /* asked to make a given tensor a value, if it should be */
@@ -65,6 +66,17 @@ static struct {
 } told;
 
 static PyObject *name_modules_hooks[4], *name_forward, *name_compiled;
+
+static __thread int is_asking; /* whether Python is asked here, whose own functions run as ever */
+
+/* Takes over the answer of Python's, which is asked by `asked(...)`. */
+#define ASKED(call) (is_asking++, asked(call))
+
+static PyObject *asked(PyObject *answer)
+{
+    is_asking--;
+    return answer;
+}
 
 /* ---- Traces. */
 
@@ -402,7 +414,7 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
             operands[i] = registers[trace->operands[i]];
         outcome = record_automatic(recorder, (PyObject *)trace, operands, trace->operand_count, &handles);
         if (outcome == UNKNOWN) { /* new to this recorder, or to this flush of it */
-            PyObject *admitted = PyObject_CallFunctionObjArgs(told.admit, (PyObject *)trace, recorder, NULL);
+            PyObject *admitted = ASKED(PyObject_CallFunctionObjArgs(told.admit, (PyObject *)trace, recorder, NULL));
             outcome = admitted == NULL ? FAILED : admitted == Py_True ? FOUND : UNKNOWN;
             *is_held = outcome == FOUND;
             Py_XDECREF(admitted);
@@ -414,7 +426,7 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
         PyObject *tuple = PyTuple_New(filled);
         for (int i = 0; tuple != NULL && i < filled; i++)
             PyTuple_SET_ITEM(tuple, i, Py_NewRef(registers[i]));
-        Py_SETREF(handles, tuple == NULL ? NULL : PyObject_CallFunctionObjArgs(trace->rebuild, handles, tuple, NULL));
+        Py_SETREF(handles, tuple == NULL ? NULL : ASKED(PyObject_CallFunctionObjArgs(trace->rebuild, handles, tuple, NULL)));
         Py_XDECREF(tuple);
         outcome = handles == NULL ? FAILED : FOUND;
     }
@@ -439,7 +451,6 @@ typedef struct {
 
 static Py_ssize_t extra_index = -1;
 static _PyFrameEvalFunction around; /* what ran frames before */
-static int is_capturing;
 
 static void free_known(void *extra)
 {
@@ -484,9 +495,7 @@ static Outcome capture(_PyInterpreterFrame *frame, PyObject **result)
     }
     if (given == NULL)
         return FAILED;
-    is_capturing = 1;
-    PyObject *captured = PyObject_CallFunctionObjArgs(told.capture, (PyObject *)frame->f_func, given, NULL);
-    is_capturing = 0;
+    PyObject *captured = ASKED(PyObject_CallFunctionObjArgs(told.capture, (PyObject *)frame->f_func, given, NULL));
     Py_DECREF(given);
     if (captured == NULL)
         return FAILED;
@@ -504,7 +513,14 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
     PyObject *recorder = current_recorder();
     if (recorder == NULL)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
-    if (known->calls < ENOUGH_CALLS && ++known->calls < ENOUGH_CALLS)
+    if (!known->calls) {
+        PyObject *follows = ASKED(PyObject_CallOneArg(told.follows, (PyObject *)frame->f_code));
+        known->is_refused = follows != Py_True;
+        Py_XDECREF(follows);
+        if (follows == NULL)
+            return FAILED;
+    }
+    if (known->is_refused || (known->calls < ENOUGH_CALLS && ++known->calls < ENOUGH_CALLS))
         return UNKNOWN;
     PyObject *given[MOST_REGISTERS];
     int count = frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
@@ -513,7 +529,7 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
     for (int i = 0; i < count; i++) {
         given[i] = frame->localsplus[i];
         if (given[i] != NULL && is_given_handle(recorder, given[i])) {
-            PyObject *owned = PyObject_CallFunctionObjArgs(told.own, recorder, given[i], NULL);
+            PyObject *owned = ASKED(PyObject_CallFunctionObjArgs(told.own, recorder, given[i], NULL));
             Py_XDECREF(owned);
             if (owned == NULL)
                 return FAILED;
@@ -541,7 +557,7 @@ static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int 
 {
     void *extra = NULL;
     PyObject *result = NULL;
-    if (!is_throwing && !is_capturing && !state->cframe->use_tracing && frame->f_func != NULL &&
+    if (!is_throwing && !is_asking && !state->cframe->use_tracing && frame->f_func != NULL &&
         (frame->f_code->co_flags & (CO_OPTIMIZED | CO_NEWLOCALS)) == (CO_OPTIMIZED | CO_NEWLOCALS)) {
         if (_PyCode_GetExtra((PyObject *)frame->f_code, extra_index, &extra) < 0)
             return NULL;
@@ -655,10 +671,11 @@ static PyObject *version_of(PyObject *module, PyObject *type)
 static PyObject *bind_automatic(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *capture, *admit, *own, *guarded, *hooks;
-    if (!PyArg_ParseTuple(args, "OOOO!O!", &capture, &admit, &own, &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
+    PyObject *follows, *capture, *admit, *own, *guarded, *hooks;
+    if (!PyArg_ParseTuple(args, "OOOOO!O!", &follows, &capture, &admit, &own, &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
         return NULL;
-    Py_XSETREF(told.capture, Py_NewRef(capture)); /* all for as long as the process lives */
+    Py_XSETREF(told.follows, Py_NewRef(follows)); /* all for as long as the process lives */
+    Py_XSETREF(told.capture, Py_NewRef(capture));
     Py_XSETREF(told.admit, Py_NewRef(admit));
     Py_XSETREF(told.own, Py_NewRef(own));
     Py_XSETREF(told.guarded, Py_NewRef(guarded));

@@ -216,14 +216,12 @@ static Outcome key_find(Key *key, PyObject **known)
     return FOUND;
 }
 
-/* Whether calls can be recorded here at all: in the mode that `calls` is for, and without an observer. */
-static Outcome can_record(PyObject *recorder)
+/* Whether calls can be recorded here at all: in the mode that `calls` is for. */
+static Outcome is_in_mode(PyObject *recorder)
 {
     if (Py_TYPE(recorder) != bound.recorder_type)
         return UNKNOWN;
     PyObject *graph = SLOT(recorder, bound.recorder.graph);
-    if (!PyList_CheckExact(SLOT(graph, bound.graph.op_of_node)))
-        return UNKNOWN;
     PyObject *grad = PyObject_CallNoArgs(bound.is_grad_enabled);
     PyObject *autocast = grad == NULL ? NULL : PyObject_CallNoArgs(bound.is_autocast_enabled);
     if (autocast == NULL) {
@@ -235,6 +233,15 @@ static Outcome can_record(PyObject *recorder)
     Py_DECREF(grad);
     Py_DECREF(autocast);
     return same ? FOUND : UNKNOWN;
+}
+
+/* And without an observer, who would see what is appended to the nodes. */
+static Outcome can_record(PyObject *recorder)
+{
+    if (Py_TYPE(recorder) != bound.recorder_type ||
+        !PyList_CheckExact(SLOT(SLOT(recorder, bound.recorder.graph), bound.graph.op_of_node)))
+        return UNKNOWN;
+    return is_in_mode(recorder);
 }
 
 /* ---- Handles. They are tensors, which take 1 us to make. So those that nobody uses any more are kept, with empty slots, and used
@@ -324,6 +331,17 @@ static int append_number(PyObject *list, long number)
     return failed ? -1 : 0;
 }
 
+/* One node more, which an observer may want to see. */
+static int append_node(PyObject *graph, PyObject *op_number)
+{
+    PyObject *nodes = SLOT(graph, bound.graph.op_of_node);
+    if (PyList_CheckExact(nodes))
+        return PyList_Append(nodes, op_number);
+    PyObject *none = PyObject_CallMethod(nodes, "append", "O", op_number);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
 static int set_value_count(PyObject *graph, long count)
 {
     PyObject *boxed = PyLong_FromLong(count);
@@ -338,7 +356,7 @@ static long add_number(PyObject *graph, PyObject *column, PyObject *number)
 {
     long value = PyLong_AsLong(SLOT(graph, bound.graph.value_count));
     if (PyList_Append(SLOT(column, bound.column.values), number) < 0 ||
-        PyList_Append(SLOT(graph, bound.graph.op_of_node), SLOT(column, bound.column.op_number)) < 0 ||
+        append_node(graph, SLOT(column, bound.column.op_number)) < 0 ||
         append_number(SLOT(graph, bound.graph.depth_of_node), 0) < 0 || set_value_count(graph, value + 1) < 0)
         return -1;
     return value;
@@ -394,7 +412,7 @@ static PyObject *add_values(Key *key, PyObject *known)
     if (depth == NULL)
         return NULL;
     PyObject *handles = NULL;
-    if (PyList_Append(SLOT(graph, bound.graph.op_of_node), SLOT(known, bound.known.op_number)) < 0 ||
+    if (append_node(graph, SLOT(known, bound.known.op_number)) < 0 ||
         PyList_Append(SLOT(graph, bound.graph.depth_of_node), depth) < 0)
         goto done;
     handles = PyTuple_New(count);
@@ -533,7 +551,7 @@ PyObject *value_of_handle(PyObject *handle) { return SLOT(handle, bound.handle.v
 
 Outcome record_automatic(PyObject *recorder, PyObject *trace, PyObject *const *operands, Py_ssize_t count, PyObject **handles)
 {
-    Outcome outcome = can_record(recorder);
+    Outcome outcome = is_in_mode(recorder);
     if (outcome != FOUND)
         return outcome;
     Key key;

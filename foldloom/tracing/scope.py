@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import torch
@@ -57,8 +57,8 @@ class ActiveRecorder(Protocol):
 class _Scope(threading.local):
     recorder: ActiveRecorder | None = None
     """Where cells and functions are recorded; None while nothing is being recorded."""
-    line: tuple[str, int] | None = None
-    """The file and line of a function that is being captured, which has no frame."""
+    line: tuple[CodeType, int] | None = None
+    """The line of a function that is being captured, which has no frame."""
     running: tuple[torch.nn.Module, ...] = ()
     """The cells whose functions are being called, outermost first."""
 
@@ -116,7 +116,7 @@ def is_machinery(file: str) -> bool:
 def user_line() -> str:
     """The file and line of the user's code that is being run."""
     if scope.line is not None:
-        return f"{scope.line[0]}:{scope.line[1]}"
+        return f"{scope.line[0].co_filename}:{scope.line[1]}"
     frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -6,13 +6,13 @@ import os
 import weakref
 from itertools import compress
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from foldloom.execution.observer import Observer, Underway
 from foldloom.graph import Graph, Ints
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import ByDepth, Scheduler
-from foldloom.tracing.scope import is_machinery, user_frame
+from foldloom.tracing.scope import is_machinery, scope, user_frame
 from foldloom.views.survey import Part, Place
 
 
@@ -52,7 +52,13 @@ class NotedNodes(list[int]):
         self.examples.append(getattr(self.underway, "example", 0))
         self._lines.append(self._line_of(op))
 
+    def __delitem__(self, where: Any) -> None:
+        super().__delitem__(where)
+        del self.examples[where], self._lines[where]
+
     def _line_of(self, op: int) -> _Line:
+        if scope.line is not None:
+            return _Line(*scope.line)
         frame = user_frame()
         return _Line(frame.f_code, frame.f_lineno)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, Tracker, weakly
+from foldloom.tracing.automatic.tracked import C, INNER, NotRepeatable, Tracked, Tracker, weakly
 from foldloom.tracing.fibers.module_state import guarded
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -46,6 +46,9 @@ class PropertyCall(NamedTuple):
     owner: Tracked
 
 
+INNER.update((Method, HandleMethod, PropertyCall))
+
+
 def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | PropertyCall:
     """What ``owner.name`` is; the value may be a `Method` or a `HandleMethod`."""
     value = owner.value
@@ -65,7 +68,7 @@ def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | Property
 def _of_handle(handle: LazyTensor, name: str) -> Tracked:
     if name in _OF_HANDLES:
         return Tracked(getattr(handle, name))
-    if name in _DENIED_METHODS or (name.endswith("_") and not name.endswith("__")):
+    if name in _DENIED_METHODS or name.endswith("_") or name.startswith("_"):
         raise NotRepeatable(f"it calls `{name}` of a tensor")
     if not callable(getattr(type(handle), name, None)):
         raise NotRepeatable(f"it reads `{name}` of a tensor")
@@ -75,7 +78,7 @@ def _of_handle(handle: LazyTensor, name: str) -> Tracked:
 def _of_parameter(tensor: torch.Tensor, name: str) -> Tracked:
     if name in ("shape", "dtype", "ndim", "T", "mT"):
         return Tracked(getattr(tensor, name))
-    if name.endswith("_") or name in _DENIED_METHODS or not callable(getattr(type(tensor), name, None)):
+    if name.endswith("_") or name.startswith("_") or name in _DENIED_METHODS or not callable(getattr(type(tensor), name, None)):
         raise NotRepeatable(f"it reads `{name}` of a parameter")
     return Tracked(getattr(tensor, name))
 

@@ -91,18 +91,21 @@ class Recorded:
     weights: list[tuple[Any, bool]]
 
 
+def follows(code: CodeType) -> bool:
+    """Whether a function is the user's and may be captured. Asked once for each function."""
+    if is_library(code.co_filename):
+        return False
+    reason = why_not(code)
+    if reason is not None:
+        refused[code] = reason
+    return reason is None
+
+
 def capture(function: Any, arguments: tuple[Any, ...]) -> tuple[Any] | None:
     """The result of a call that was captured, or None if Python has to run it. Called by the hook, in the place of the function."""
     recorder: Any = scope.recorder
     code = function.__code__
-    if is_library(code.co_filename):
-        C.refuse(code)
-        return None
     if recorder.names_cells or may_be_caught() or torch._C._are_functorch_transforms_active():
-        return None
-    reason = why_not(code)
-    if reason is not None:
-        _refuse(code, reason)
         return None
     attempt = _Capture(recorder, function, arguments)
     try:
@@ -137,30 +140,35 @@ class _Capture:
     def run(self) -> None:
         graph, flushes = self._recorder.graph, self._recorder.flushes
         self._recorder.signatures.change_mode()
-        self._first = (len(graph.op_of_node), len(graph.operands), len(graph.lengths), graph.value_count)
+        self._first = graph.mark()
         flushes.refuses = NotRepeatable("it needs the value of a tensor")
         try:
             self._tracker = Tracker(self._recorder, self._function, self._arguments)
             interpreter = Interpreter(self._tracker, self._natives)
             returned = interpreter.run(self._tracker.function, self._tracker.arguments)
+            self._tracker.settle(returned)
+            self.result = (returned.value,)
+        except BaseException:
+            # Python runs the function from its beginning.
+            graph.rewind(self._first)
+            self._recorder.inputs.rewind(graph.value_count)
+            raise
         finally:
             flushes.refuses = None
-        self.result = (returned.value,)
-        self._tracker.settle(returned)
 
     # ---- The body.
 
     def keep(self) -> None:
         """Keep what was recorded as a trace."""
         graph = self._recorder.graph
-        first_node, first_operand, first_length, first_value = self._first
-        if len(graph.lengths) != first_length:
+        first = self._first
+        if len(graph.lengths) != first.lengths:
             raise NotRepeatable("it computes values with any number of rows")
-        numbers = list(graph.op_of_node[first_node:])
-        operands = graph.operands[first_operand:]
+        numbers = list(graph.op_of_node[first.nodes :])
+        operands = graph.operands[first.operands :]
         assert self.result is not None
         builder = _BodyBuilder(self._tracker, self._natives)
-        position, value = 0, first_value
+        position, value = 0, first.values
         rules = []
         for number in numbers:
             op = graph.ops[number]
@@ -408,7 +416,7 @@ _HOOKS = tuple(
 
 def bind() -> bool:
     """Tell C who captures. Whether there are automatic cells: they need C, and a version of Python whose frames are known."""
-    return fast_path.is_compiled and bool(C.bind_automatic(capture, admit, own, guarded, _HOOKS))
+    return fast_path.is_compiled and bool(C.bind_automatic(follows, capture, admit, own, guarded, _HOOKS))
 
 
 is_available = bind()

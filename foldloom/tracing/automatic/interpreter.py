@@ -22,7 +22,7 @@ from typing import Any
 from torch import nn
 
 from foldloom.tracing.automatic.attributes import Method, PropertyCall, attribute, parts_of
-from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, Tracker
+from foldloom.tracing.automatic.tracked import C, INNER, NotRepeatable, Tracked, Tracker
 from foldloom.tracing.scope import is_machinery, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -61,6 +61,9 @@ class LocalFunction:
 
     def __init__(self, code: types.CodeType, defaults: Sequence[Tracked], closure: Sequence[list[Any]], globals_of: Tracked) -> None:
         self.code, self.defaults, self.closure, self.globals_of = code, defaults, closure, globals_of
+
+
+INNER.update((Iteration, LocalFunction))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -256,7 +259,7 @@ class _Frame:
                     raise NotRepeatable("it is too long")
                 position = instruction.positions
                 if position is not None and position.lineno is not None:
-                    scope.line = (self._code.co_filename, position.lineno)
+                    scope.line = (self._code, position.lineno)
                 getattr(self, f"do_{instruction.opname}")(instruction)
         finally:
             scope.line = around

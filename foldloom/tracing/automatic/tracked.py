@@ -22,6 +22,9 @@ PLAIN = frozenset(
 )
 """Types whose values are compared by value."""
 
+INNER: set[type] = set()
+"""Types that only the interpreter knows. What is passed to others, or returned, must not be one of them."""
+
 C: Any = fast_path.automatic
 """Guards, traces and the hook, in C; None where they cannot be had."""
 
@@ -117,6 +120,8 @@ class Tracker:
 
     def settle(self, tracked: Tracked) -> Any:
         """The value, which is the same whenever the guards hold."""
+        if type(tracked.value) in INNER:
+            raise NotRepeatable("it passes on a function or an iterator that it made")
         if not tracked.is_settled:
             tracked.is_settled = True
             if tracked.items is not None:

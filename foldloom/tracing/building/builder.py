@@ -75,6 +75,15 @@ class Examples(NamedTuple):
         return np.array([len(self.of_node)] + [0] * (self.total - 1), np.int64)
 
 
+class Mark(NamedTuple):
+    """How long the columns of a graph were."""
+
+    nodes: int
+    operands: int
+    lengths: int
+    values: int
+
+
 class NewNodes(NamedTuple):
     """The nodes that were recorded since the last flush."""
 
@@ -252,6 +261,27 @@ class GraphBuilder:
         self.lengths.append(rows)
         self.value_count = number + rows
         return range(number, number + rows)
+
+    # ---- Going back.
+
+    def mark(self) -> Mark:
+        return Mark(len(self.op_of_node), len(self.operands), len(self.lengths), self.value_count)
+
+    def rewind(self, mark: Mark) -> None:
+        """Forget the nodes that were recorded since, by whose values nobody refers to them."""
+        column_of_op = {column.op_number: column for column in self._columns.values()}
+        for op in self.op_of_node[mark.nodes :]:
+            column = column_of_op.get(op)
+            if column is not None:
+                column.values.pop()
+                del column.versions[len(column.values) :]
+        del self.op_of_node[mark.nodes :], self.depth_of_node[mark.nodes :]
+        del self.operands[mark.operands :], self.lengths[mark.lengths :]
+        for value in range(mark.values, self.value_count):
+            self.number_of_value.pop(value, None)
+        self.value_count = mark.values
+        self.histories.rewind(mark.values)
+        self._known = tuple(map(min, zip(self._known, mark[:3], strict=True)))  # type: ignore[assignment]
 
     # ---- Examples.
 

@@ -41,6 +41,10 @@ class Histories:
         """The rules of an op, by its number."""
         return self._rules[op]
 
+    def rewind(self, values: int) -> None:
+        """Forget the flags of later values."""
+        del self._flags[values:]
+
     def add_nodes(self, ops: Sequence[Op], op_of_node: Ints, operands: Ints, lengths: Ints, value_count: int) -> None:
         """Find the flags of the values of these nodes, which come after those that are known."""
         first = len(self._flags)

@@ -73,6 +73,15 @@ class Inputs:
         self._value_of_tensor, self._constants, self._example_of_tensor = {}, {}, {}
         self._handles.clear()
 
+    def rewind(self, values: int) -> None:
+        """Forget what was given as later values than these."""
+        first = {key: found for key, found in self._value_of_tensor.items() if _first_of(found[0][0]) < values}
+        self._value_of_tensor = first
+        self._tensor_of_value = {value: tensor for value, tensor in self._tensor_of_value.items() if value < values}
+        self._users_own = {value for value in self._users_own if value < values}
+        while self._rows and self._rows[-1][0] >= values:
+            self._rows.pop()
+
     # ---- Adding inputs.
 
     def add_tensor(self, tensor: torch.Tensor, ragged: bool | None = None) -> Value:
@@ -253,6 +262,10 @@ class Inputs:
                     f"`tensor.to({str(other)!r})` or `model.to({str(device)!r})`\n  {self._graph.where()}"
                 )
         self._devices_met.add((device, cell))
+
+
+def _first_of(value: int | range) -> int:
+    return value if isinstance(value, int) else value.start
 
 
 @functools.cache
