@@ -4,6 +4,9 @@
    (see `automatic/capture.py`) there are traces: what the call records, and a small program of reads and checks, the *guards*, that says when.
    If the guards of a trace hold, the call is one node. Otherwise Python runs the function as ever.
 
+   Three more kinds of frames are answered here, because their Python takes longer than what it does: `nn.Module.__call__`,
+   `nn.Module.__getattr__`, and those functions of torch that are written in Python (`torch.nn.functional`).
+
    A guard program works on registers. The first are the arguments of the call, the next is the function itself; a read fills one more. Every
    object that a guard expects is held weakly, where that can be, so that traces keep no model alive. */
 
@@ -18,8 +21,8 @@
 #endif
 
 #define MOST_REGISTERS 128
+#define MOST_ARGUMENTS 16 /* of torch's functions */
 #define MOST_TRACES 8 /* of one function; what varies more is not worth looking for */
-#define ENOUGH_CALLS 3 /* before a function is captured */
 #define MOST_MISSES 64 /* calls that no trace was right for, without one in between that was */
 
 typedef enum {
@@ -57,7 +60,9 @@ typedef struct {
 } Trace;
 
 static struct {
-    PyObject *follows; /* asked whether a function may be captured at all */
+    PyObject *follows; /* asked whether a function may be captured, and for the form in which torch reports one of its own */
+    PyObject *module_call, *module_getattr; /* the codes of nn.Module.__call__ and __getattr__ */
+    PyObject *parameter_type;
     PyObject *capture; /* asked to capture a call */
     PyObject *admit;   /* asked to make a trace known to a recorder */
     PyObject *own;     /* asked to make a given tensor a value, if it should be */
@@ -65,7 +70,9 @@ static struct {
     PyObject *global_hooks; /* dictionaries of hooks on all modules */
 } told;
 
-static PyObject *name_modules_hooks[4], *name_forward, *name_compiled;
+static PyObject *name_modules_hooks[4], *name_forward, *name_compiled, *name_parameters, *name_buffers, *name_parts;
+
+static int enough_calls = 3; /* of a function, before it is captured */
 
 static __thread int is_asking; /* whether Python is asked here, whose own functions run as ever */
 
@@ -440,6 +447,9 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
 /* ---- What is known of a function, kept with its code. */
 
 typedef struct {
+    PyObject *function; /* one of torch's, owned, or NULL */
+    PyObject *names;    /* of the arguments that it reports by name, owned */
+    int positions[MOST_ARGUMENTS], position_count, named_positions[MOST_ARGUMENTS]; /* which variables the reported arguments are */
     int calls;      /* while nothing was captured */
     int is_refused; /* never to be captured */
     int misses;     /* calls since a trace was right */
@@ -458,6 +468,8 @@ static void free_known(void *extra)
     if (known != NULL) {
         for (int i = 0; i < known->trace_count; i++)
             Py_DECREF(known->traces[i]);
+        Py_XDECREF(known->function);
+        Py_XDECREF(known->names);
         PyMem_Free(known);
     }
 }
@@ -508,20 +520,142 @@ static Outcome capture(_PyInterpreterFrame *frame, PyObject **result)
     return FOUND;
 }
 
+/* Which variables of one of torch's functions it reports, by position and by name: (function, positions, names, named positions). */
+static int take_form(Known *known, PyObject *form)
+{
+    PyObject *function, *positions, *names, *named;
+    if (!PyArg_ParseTuple(form, "OO!O!O!", &function, &PyTuple_Type, &positions, &PyTuple_Type, &names, &PyTuple_Type, &named))
+        return -1;
+    if (PyTuple_GET_SIZE(positions) > MOST_ARGUMENTS || PyTuple_GET_SIZE(named) > MOST_ARGUMENTS ||
+        PyTuple_GET_SIZE(named) != PyTuple_GET_SIZE(names)) {
+        known->is_refused = 1;
+        return 0;
+    }
+    known->position_count = (int)PyTuple_GET_SIZE(positions);
+    for (int i = 0; i < known->position_count; i++)
+        known->positions[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(positions, i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(named); i++)
+        known->named_positions[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(named, i));
+    known->names = Py_NewRef(names);
+    known->function = Py_NewRef(function);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Ask about a function that was not seen before. */
+static int take_note(Known *known, PyCodeObject *code)
+{
+    PyObject *answer = ASKED(PyObject_CallOneArg(told.follows, (PyObject *)code));
+    if (answer == NULL)
+        return -1;
+    known->calls = 1;
+    known->is_refused = answer == Py_False;
+    int failed = PyTuple_Check(answer) ? take_form(known, answer) : 0;
+    Py_DECREF(answer);
+    return failed;
+}
+
+static Outcome function_as_node(_PyInterpreterFrame *frame, Known *known, PyObject *recorder, PyObject **result)
+{
+    PyObject *args[MOST_ARGUMENTS], *named[MOST_ARGUMENTS];
+    int count = frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+    Py_ssize_t named_count = PyTuple_GET_SIZE(known->names);
+    for (int i = 0; i < known->position_count; i++)
+        args[i] = known->positions[i] < count ? frame->localsplus[known->positions[i]] : NULL;
+    for (Py_ssize_t i = 0; i < named_count; i++)
+        named[i] = known->named_positions[i] < count ? frame->localsplus[known->named_positions[i]] : NULL;
+    for (int i = 0; i < known->position_count; i++)
+        if (args[i] == NULL)
+            return UNKNOWN;
+    for (Py_ssize_t i = 0; i < named_count; i++)
+        if (named[i] == NULL)
+            return UNKNOWN;
+    return record_function(recorder, known->function, args, known->position_count, known->names, named, result);
+}
+
+/* By one of the traces that are known. */
+static Outcome by_trace(Known *known, PyObject *recorder, PyObject *const *given, PyObject **result, int *is_held)
+{
+    for (int i = 0; i < known->trace_count; i++) {
+        Trace *trace = (Trace *)Py_NewRef(known->traces[i]);
+        Outcome outcome = replay(trace, recorder, given, result, is_held);
+        Py_DECREF(trace);
+        if (*is_held)
+            known->misses = 0;
+        if (outcome != UNKNOWN || *is_held)
+            return outcome;
+    }
+    return UNKNOWN;
+}
+
+/* A call of a module: one of torch's is recorded; for one of the user's there may be a trace of its `forward`. */
+static Outcome module_as_node(_PyInterpreterFrame *frame, PyObject *recorder, PyObject **result)
+{
+    PyObject *module = frame->localsplus[0], *args = frame->localsplus[1], *kwargs = frame->localsplus[2];
+    if (module == NULL || args == NULL || kwargs == NULL || PyDict_GET_SIZE(kwargs))
+        return UNKNOWN;
+    Py_ssize_t count = PyTuple_GET_SIZE(args);
+    Outcome outcome = record_module(recorder, module, ((PyTupleObject *)args)->ob_item, count, result);
+    if (outcome != UNKNOWN)
+        return outcome;
+    PyObject *forward = _PyType_Lookup(Py_TYPE(module), name_forward);
+    if (forward == NULL || !PyFunction_Check(forward) || count + 2 >= MOST_REGISTERS)
+        return UNKNOWN;
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(forward);
+    void *extra = NULL;
+    if (_PyCode_GetExtra((PyObject *)code, extra_index, &extra) < 0)
+        return FAILED;
+    Known *known = extra;
+    if (known == NULL || !known->trace_count || known->is_refused || code->co_argcount != count + 1 || code->co_kwonlyargcount ||
+        !is_unhooked(module))
+        return UNKNOWN;
+    PyObject *given[MOST_REGISTERS];
+    given[0] = module;
+    for (Py_ssize_t i = 0; i < count; i++)
+        given[i + 1] = PyTuple_GET_ITEM(args, i);
+    given[count + 1] = forward;
+    int is_held = 0;
+    return by_trace(known, recorder, given, result, &is_held);
+}
+
+/* A part or a parameter of a module. Anything else, and whatever examples write, Python looks for. */
+static Outcome attribute_of_module(_PyInterpreterFrame *frame, PyObject **result)
+{
+    PyObject *module = frame->localsplus[0], *name = frame->localsplus[1];
+    PyObject *attributes = module == NULL || name == NULL ? NULL : attributes_of(module);
+    if (attributes == NULL || !PyUnicode_CheckExact(name) || PyDict_GET_SIZE(told.guarded))
+        return UNKNOWN;
+    PyObject *parameters = PyDict_GetItem(attributes, name_parameters), *parts = PyDict_GetItem(attributes, name_parts);
+    if (parameters == NULL || parts == NULL || !PyDict_CheckExact(parameters) || !PyDict_CheckExact(parts))
+        return UNKNOWN;
+    PyObject *buffers = PyDict_GetItem(attributes, name_buffers);
+    PyObject *found = PyDict_GetItem(parameters, name);
+    if (found != NULL && (PyObject *)Py_TYPE(found) != told.parameter_type)
+        return UNKNOWN;
+    if (found == NULL && (buffers == NULL || !PyDict_CheckExact(buffers) || PyDict_GetItem(buffers, name) == NULL))
+        found = PyDict_GetItem(parts, name);
+    *result = Py_XNewRef(found);
+    return found == NULL ? UNKNOWN : FOUND;
+}
+
 static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **result)
 {
+    if ((PyObject *)frame->f_code == told.module_getattr)
+        return attribute_of_module(frame, result);
     PyObject *recorder = current_recorder();
     if (recorder == NULL)
         return PyErr_Occurred() ? FAILED : UNKNOWN;
-    if (!known->calls) {
-        PyObject *follows = ASKED(PyObject_CallOneArg(told.follows, (PyObject *)frame->f_code));
-        known->is_refused = follows != Py_True;
-        Py_XDECREF(follows);
-        if (follows == NULL)
-            return FAILED;
-    }
-    if (known->is_refused || (known->calls < ENOUGH_CALLS && ++known->calls < ENOUGH_CALLS))
+    if ((PyObject *)frame->f_code == told.module_call)
+        return module_as_node(frame, recorder, result);
+    if (!known->calls && take_note(known, frame->f_code) < 0)
+        return FAILED;
+    if (known->is_refused)
         return UNKNOWN;
+    if (known->function != NULL)
+        return function_as_node(frame, known, recorder, result);
+    if (known->calls < enough_calls) {
+        known->calls++;
+        return UNKNOWN;
+    }
     PyObject *given[MOST_REGISTERS];
     int count = frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
     if (count + 1 >= MOST_REGISTERS)
@@ -536,16 +670,10 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
         }
     }
     given[count] = (PyObject *)frame->f_func;
-    for (int i = 0; i < known->trace_count; i++) {
-        Trace *trace = (Trace *)Py_NewRef(known->traces[i]);
-        int is_held = 0;
-        Outcome outcome = replay(trace, recorder, given, result, &is_held);
-        Py_DECREF(trace);
-        if (is_held)
-            known->misses = 0;
-        if (outcome != UNKNOWN || is_held)
-            return outcome;
-    }
+    int is_held = 0;
+    Outcome outcome = by_trace(known, recorder, given, result, &is_held);
+    if (outcome != UNKNOWN || is_held)
+        return outcome;
     if (++known->misses > MOST_MISSES) {
         known->is_refused = 1;
         return UNKNOWN;
@@ -658,6 +786,17 @@ static PyObject *traces_of(PyObject *module, PyObject *code)
     return list;
 }
 
+/* Capture functions from this call of them on; tests want it to be the first. The number that it was before. */
+static PyObject *capture_from(PyObject *module, PyObject *calls)
+{
+    (void)module;
+    long before = enough_calls, wanted = PyLong_AsLong(calls);
+    if (wanted == -1 && PyErr_Occurred())
+        return NULL;
+    enough_calls = (int)wanted;
+    return PyLong_FromLong(before);
+}
+
 /* Which of a type's versions this is, 0 if it has none now. */
 static PyObject *version_of(PyObject *module, PyObject *type)
 {
@@ -671,10 +810,13 @@ static PyObject *version_of(PyObject *module, PyObject *type)
 static PyObject *bind_automatic(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *follows, *capture, *admit, *own, *guarded, *hooks;
-    if (!PyArg_ParseTuple(args, "OOOOO!O!", &follows, &capture, &admit, &own, &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
+    PyObject *follows, *module_call, *module_getattr, *parameter_type, *capture, *admit, *own, *guarded, *hooks;
+    if (!PyArg_ParseTuple(args, "OOOOOOOO!O!", &follows, &module_call, &module_getattr, &parameter_type, &capture, &admit, &own, &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
         return NULL;
     Py_XSETREF(told.follows, Py_NewRef(follows)); /* all for as long as the process lives */
+    Py_XSETREF(told.module_call, Py_NewRef(module_call));
+    Py_XSETREF(told.module_getattr, Py_NewRef(module_getattr));
+    Py_XSETREF(told.parameter_type, Py_NewRef(parameter_type));
     Py_XSETREF(told.capture, Py_NewRef(capture));
     Py_XSETREF(told.admit, Py_NewRef(admit));
     Py_XSETREF(told.own, Py_NewRef(own));
@@ -690,6 +832,7 @@ PyMethodDef automatic_functions[] = {
     {"leave", leave, METH_NOARGS, "No longer, after as many calls as of enter."},
     {"add_trace", add_trace, METH_VARARGS, "Keep a trace with the code of its function."},
     {"refuse", refuse, METH_O, "Never capture this code."},
+    {"capture_from", capture_from, METH_O, "Capture functions from this call of them on."},
     {"traces_of", traces_of, METH_O, "The traces of some code."},
     {"version_of", version_of, METH_O, "Which of a type's versions this is."},
     {NULL},
@@ -701,9 +844,14 @@ int ready_automatic(PyObject *module)
     for (int i = 0; i < 4; i++)
         if ((name_modules_hooks[i] = PyUnicode_InternFromString(hooks[i])) == NULL)
             return -1;
-    name_forward = PyUnicode_InternFromString("forward");
-    name_compiled = PyUnicode_InternFromString("_compiled_call_impl");
-    if (name_forward == NULL || name_compiled == NULL || PyType_Ready(&TraceType) < 0)
+    struct { PyObject **place; const char *text; } names[] = {
+        {&name_forward, "forward"},   {&name_compiled, "_compiled_call_impl"}, {&name_parameters, "_parameters"},
+        {&name_buffers, "_buffers"}, {&name_parts, "_modules"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return -1;
+    if (PyType_Ready(&TraceType) < 0)
         return -1;
     for (int i = 0; i < GUARD_KINDS; i++)
         if (PyModule_AddIntConstant(module, guard_names[i], i) < 0)

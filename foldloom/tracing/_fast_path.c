@@ -616,8 +616,8 @@ static int note_views(PyObject *graph, PyObject *function, PyObject *const *args
     return failed ? -1 : 0;
 }
 
-static Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
-                               PyObject *const *named, PyObject **result)
+Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                        PyObject *const *named, PyObject **result)
 {
     Outcome outcome = can_record(recorder);
     if (outcome != FOUND)
@@ -709,7 +709,7 @@ Outcome module_is_plain(PyObject *recorder, PyObject *module)
     return is_plain(state) ? FOUND : UNKNOWN;
 }
 
-static Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result)
+Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result)
 {
     if (Py_TYPE(recorder) != bound.recorder_type)
         return UNKNOWN;

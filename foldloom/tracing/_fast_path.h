@@ -21,6 +21,11 @@ PyObject *value_of_handle(PyObject *handle);
 /* The state in which a module was first called in the batch of this recorder still holds. */
 Outcome module_is_plain(PyObject *recorder, PyObject *module);
 
+/* A call of one of torch's modules, and of one of its functions, that is known. */
+Outcome record_module(PyObject *recorder, PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject **result);
+Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                        PyObject *const *named, PyObject **result);
+
 /* One more node of an automatic cell, whose operands are handles and numbers: the handles of its results. */
 Outcome record_automatic(PyObject *recorder, PyObject *trace, PyObject *const *operands, Py_ssize_t count, PyObject **handles);
 

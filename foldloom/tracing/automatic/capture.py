@@ -18,14 +18,17 @@ from torch.nn.modules import module as modules_of_torch
 from foldloom.graph import Op
 from foldloom.tracing import fast_path
 from foldloom.tracing.automatic.interpreter import Interpreter, is_library, why_not
+from foldloom.tracing.automatic.forms import Form, form_of
 from foldloom.tracing.automatic.natives import Natives
 from foldloom.tracing.automatic.tracked import C, PLAIN, NotRepeatable, Tracker
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.bodies import AUTOMATIC, Body, Constant, Node
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.cells.lookup import cell_of_module
+from foldloom.tracing.fibers.module_hooks import get_attribute
 from foldloom.tracing.fibers.module_state import guarded
 from foldloom.tracing.functions.calls import name_of
+from foldloom.tracing.interception.modules import call_or_record
 from foldloom.tracing.mutation.guards import same_settings, settings_of
 from foldloom.tracing.mutation.views import Views
 from foldloom.tracing.recording.recorder import Recorder
@@ -91,10 +94,11 @@ class Recorded:
     weights: list[tuple[Any, bool]]
 
 
-def follows(code: CodeType) -> bool:
-    """Whether a function is the user's and may be captured. Asked once for each function."""
+def follows(code: CodeType) -> bool | Form:
+    """Whether a function is the user's and may be captured; for one of torch's that is written in Python, how it is reported. Asked once
+    for each function."""
     if is_library(code.co_filename):
-        return False
+        return form_of(code) or False
     reason = why_not(code)
     if reason is not None:
         refused[code] = reason
@@ -416,7 +420,11 @@ _HOOKS = tuple(
 
 def bind() -> bool:
     """Tell C who captures. Whether there are automatic cells: they need C, and a version of Python whose frames are known."""
-    return fast_path.is_compiled and bool(C.bind_automatic(follows, capture, admit, own, guarded, _HOOKS))
+    return fast_path.is_compiled and bool(
+        C.bind_automatic(
+            follows, call_or_record.__code__, get_attribute.__code__, nn.Parameter, capture, admit, own, guarded, _HOOKS
+        )
+    )
 
 
 is_available = bind()

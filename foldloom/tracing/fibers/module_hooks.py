@@ -52,7 +52,8 @@ def _delete_attribute(module: nn.Module, name: str) -> None:
         journal.note_write(fiber, slot)
 
 
-def _get_attribute(module: nn.Module, name: str) -> Any:
+def get_attribute(module: nn.Module, name: str) -> Any:
+    """`nn.Module.__getattr__`. `_automatic.c` stands in front of it."""
     if name in guarded:
         fiber = getcurrent()
         journal = getattr(fiber, "journal", None)
@@ -127,7 +128,7 @@ _NAMES = ("__setattr__", "__delattr__", "__getattr__", "__init__", "__setstate__
 def watch_attributes() -> None:
     """Once: see `watch_modules`."""
     if nn.Module.__setattr__ is not _set_attribute:
-        methods = (_set_attribute, _delete_attribute, _get_attribute, _initialise, _set_state, _get_state)
+        methods = (_set_attribute, _delete_attribute, get_attribute, _initialise, _set_state, _get_state)
         for name, method in zip(_NAMES, methods, strict=True):
             setattr(nn.Module, name, method)
 

@@ -39,7 +39,8 @@ def _with_masks_computed(
     }
 
 
-def _call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """`nn.Module.__call__`, where calls may be recorded. `_automatic.c` stands in front of it."""
     recorder = scope.recorder
     if recorder is not None:
         if type(module) in MODULES or recorder.names_cells:
@@ -67,6 +68,6 @@ def watch_modules() -> None:
     It is never undone, because changing a method of `nn.Module` clears Python's method caches of all its subclasses, which takes longer
     than recording a small tree.
     """
-    if nn.Module.__call__ is not _call_or_record:
-        nn.Module.__call__ = _call_or_record  # type: ignore[method-assign]
+    if nn.Module.__call__ is not call_or_record:
+        nn.Module.__call__ = call_or_record  # type: ignore[method-assign]
         watch_attributes()
