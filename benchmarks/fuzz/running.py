@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import foldloom as fl
 from benchmarks.fuzz.comparing import tensors_of
+from foldloom.tracing import fast_path
 
 Batch = Callable[..., Callable[..., Any]]
 
@@ -48,6 +50,8 @@ class Variant:
     scheduler: Callable[[], fl.Scheduler] = fl.ByDepth
     marked: bool = False
     rounds: int = 1
+    at_once: bool = False
+    """Whether functions become automatic cells with their first call, and not after some."""
 
     def batched(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         if self.batch is None:
@@ -62,7 +66,20 @@ VARIANTS = (
     Variant("small steps", scheduler=lambda: fl.ByDepth(largest_step=2)),
     Variant("cells", marked=True),
     Variant("twice", rounds=2),
+    Variant("captured at once", rounds=2, at_once=True),
 )
+
+
+@contextmanager
+def _capturing(at_once: bool) -> Iterator[None]:
+    if not (at_once and fast_path.is_compiled):
+        yield
+        return
+    before = fast_path.automatic.capture_from(1)
+    try:
+        yield
+    finally:
+        fast_path.automatic.capture_from(before)
 
 
 def run(source: str, variant: Variant, *, scaled_by: float = 1.0, only: int | None = None) -> Outcome:
@@ -72,7 +89,7 @@ def run(source: str, variant: Variant, *, scaled_by: float = 1.0, only: int | No
     torch.set_grad_enabled(True)
     space: dict[str, Any] = {"__name__": "program", "batch": variant.batched, "cell": variant.cell}
     outcome = Outcome()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _capturing(variant.at_once):
         warnings.simplefilter("ignore")
         try:
             exec(compile(source, "<program>", "exec", dont_inherit=True), space)
