@@ -120,6 +120,15 @@ disable_saved_tensor_hooks: Callable[[str, bool], None] = torch._C._autograd._sa
 
 # ---- Transforms of torch.func. Nothing inside one can be recorded.
 
+global_module_hooks: tuple[dict[Any, Any], ...] = tuple(
+    [
+        hooks
+        for name, hooks in vars(torch.nn.modules.module).items()
+        if name.startswith("_global_") and isinstance(hooks, dict)
+    ]
+)
+"""Hooks on all modules. Asked whether there are any before a module's Python is skipped. If it goes: capture no calls of modules."""
+
 are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 """Whether code runs inside one, in one cheap call. If it goes: ask `current_transform`."""
 

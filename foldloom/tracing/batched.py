@@ -23,8 +23,8 @@ from foldloom.planning.schedulers import ByAgenda, ByDepth, Scheduler
 from foldloom.pytrees import patched, template_of
 from foldloom.torch_private import count_dispatch_modes, current_transform
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
-from foldloom.tracing.building.training_mode import check_training, training_of
 from foldloom.tracing.automatic.capture import automatic_cells
+from foldloom.tracing.building.training_mode import check_training, training_of
 from foldloom.tracing.catching import Limit, is_caught, passing_on
 from foldloom.tracing.cells.bodies import single_ops
 from foldloom.tracing.cells.lookup import cell_of_module, find_cell, paths_of_cells

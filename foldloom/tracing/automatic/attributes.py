@@ -8,14 +8,31 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from foldloom.tracing.automatic.tracked import C, INNER, NotRepeatable, Tracked, Tracker, weakly
+from foldloom.tracing.automatic.tracked import INNER, C, NotRepeatable, Tracked, Tracker, weakly
 from foldloom.tracing.fibers.module_state import guarded
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 _HOMES = ("_parameters", "_buffers", "_modules")
 _NONE = object()
 
-_OF_HANDLES = frozenset(("shape", "dtype", "ndim", "T", "mT", "H", "mH", "real", "imag", "itemsize", "is_cuda", "is_cpu", "layout", "is_sparse"))
+_OF_HANDLES = frozenset(
+    (
+        "shape",
+        "dtype",
+        "ndim",
+        "T",
+        "mT",
+        "H",
+        "mH",
+        "real",
+        "imag",
+        "itemsize",
+        "is_cuda",
+        "is_cpu",
+        "layout",
+        "is_sparse",
+    )
+)
 """Attributes of a tensor that its type decides, or that are operations."""
 
 _DENIED_METHODS = frozenset(
@@ -78,7 +95,12 @@ def _of_handle(handle: LazyTensor, name: str) -> Tracked:
 def _of_parameter(tensor: torch.Tensor, name: str) -> Tracked:
     if name in ("shape", "dtype", "ndim", "T", "mT"):
         return Tracked(getattr(tensor, name))
-    if name.endswith("_") or name.startswith("_") or name in _DENIED_METHODS or not callable(getattr(type(tensor), name, None)):
+    if (
+        name.endswith("_")
+        or name.startswith("_")
+        or name in _DENIED_METHODS
+        or not callable(getattr(type(tensor), name, None))
+    ):
         raise NotRepeatable(f"it reads `{name}` of a parameter")
     return Tracked(getattr(tensor, name))
 
@@ -89,7 +111,11 @@ _LOCAL = (list, tuple, dict, str, int, float, bool, torch.Size, torch.dtype, tor
 def _of_local(owner: Tracked, name: str) -> Tracked:
     """Of what was made in the call itself."""
     value = owner.value
-    if type(value) in _LOCAL or isinstance(value, types.ModuleType) or (isinstance(value, tuple) and hasattr(type(value), "_fields")):
+    if (
+        type(value) in _LOCAL
+        or isinstance(value, types.ModuleType)
+        or (isinstance(value, tuple) and hasattr(type(value), "_fields"))
+    ):
         if type(value) is list:
             if name != "append":
                 raise NotRepeatable(f"it calls `{name}` of a list")
@@ -121,7 +147,8 @@ def _of_object(tracker: Tracker, owner: Tracked, name: str) -> Tracked | Propert
     register = owner.register
     assert register is not None, "only what was read has its attributes read"
     kind = tracker.settle_type(owner)
-    if kind.__getattribute__ not in (object.__getattribute__, types.ModuleType.__getattribute__):
+    finds: Any = kind.__getattribute__
+    if finds not in (object.__getattribute__, types.ModuleType.__getattribute__):
         raise NotRepeatable(f"class {kind.__name__} has its own way to find attributes")
     in_class = _in_class(kind, name)
     if isinstance(in_class, property):
@@ -137,7 +164,7 @@ def _of_object(tracker: Tracker, owner: Tracked, name: str) -> Tracked | Propert
         return tracker.read(attributes[name], C.READ_ATTRIBUTE, register, name=name)
     if in_class is not _NONE:
         return _from_class(tracker, owner, name, in_class)
-    if isinstance(value, nn.Module) and kind.__getattr__ is nn.Module.__getattr__ and name not in guarded:
+    if isinstance(value, nn.Module) and _in_class(kind, "__getattr__") is nn.Module.__getattr__ and name not in guarded:
         for home in _HOMES:
             if name in attributes[home]:
                 return tracker.read(attributes[home][name], C.READ_PART, register, name=name, other=home)

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as modules_of_torch
 
 from foldloom.graph import Op
+from foldloom.torch_private import are_transforms_active, global_module_hooks
 from foldloom.tracing import fast_path
-from foldloom.tracing.automatic.interpreter import Interpreter, is_library, why_not
 from foldloom.tracing.automatic.forms import Form, form_of
+from foldloom.tracing.automatic.interpreter import Interpreter, is_library, why_not
 from foldloom.tracing.automatic.natives import Natives
-from foldloom.tracing.automatic.tracked import C, PLAIN, NotRepeatable, Tracker
+from foldloom.tracing.automatic.tracked import PLAIN, C, NotRepeatable, Tracker
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.bodies import AUTOMATIC, Body, Constant, Node
 from foldloom.tracing.cells.core import Cell
@@ -49,7 +49,13 @@ class Fingerprint:
 
     def __init__(self, module: nn.Module) -> None:
         self._parts = [
-            (weakref.ref(part), part.training, _weak_items(part._parameters), _weak_items(part._modules), settings_of(vars(part)))
+            (
+                weakref.ref(part),
+                part.training,
+                _weak_items(part._parameters),
+                _weak_items(part._modules),
+                settings_of(vars(part)),
+            )
             for part in module.modules()
         ]
         self.module = weakref.ref(module)
@@ -80,7 +86,20 @@ def _are_items(items: dict[str, Any], weak_items: _WeakItems) -> bool:
 class Recorded:
     """What a trace stands for: everything that another recorder must be told to record it."""
 
-    __slots__ = ("code", "device", "fingerprints", "key", "line", "modes", "numbers", "op", "returns", "rules", "types", "weights")
+    __slots__ = (
+        "code",
+        "device",
+        "fingerprints",
+        "key",
+        "line",
+        "modes",
+        "numbers",
+        "op",
+        "returns",
+        "rules",
+        "types",
+        "weights",
+    )
 
     op: Op
     rules: tuple[int, ...]
@@ -109,7 +128,7 @@ def capture(function: Any, arguments: tuple[Any, ...]) -> tuple[Any] | None:
     """The result of a call that was captured, or None if Python has to run it. Called by the hook, in the place of the function."""
     recorder: Any = scope.recorder
     code = function.__code__
-    if recorder.names_cells or may_be_caught() or torch._C._are_functorch_transforms_active():
+    if recorder.names_cells or may_be_caught() or are_transforms_active():
         return None
     attempt = _Capture(recorder, function, arguments)
     try:
@@ -199,7 +218,9 @@ class _Capture:
             raise NotRepeatable("it returns several results, and may have infinite derivatives between them")
         label = code.co_qualname
         outputs = tuple(builder.output_types)
-        made.op = Op(AUTOMATIC, types, outputs, body, label=label, repeatable=all(node.op.repeatable for node in body.nodes))
+        made.op = Op(
+            AUTOMATIC, types, outputs, body, label=label, repeatable=all(node.op.repeatable for node in body.nodes)
+        )
         made.types = types
         made.numbers = tuple({self._natives.kinds[register] for register in builder.number_registers})
         made.modes, made.device = recorder.signatures.modes, recorder.inputs.device
@@ -375,7 +396,7 @@ def admit(trace: Any, recorder: Recorder) -> bool:
     recorder.signatures.change_mode()
     if recorded.modes != recorder.signatures.modes or recorded.device != recorder.inputs.device or recorder.names_cells:
         return False
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         return False
     key = (trace, *recorded.types)
     if key in recorder.graph.calls:
@@ -413,16 +434,19 @@ def own(recorder: Recorder, handle: LazyTensor) -> None:
         recorder.own(handle)
 
 
-_HOOKS = tuple(
-    [hooks for name, hooks in vars(modules_of_torch).items() if name.startswith("_global_") and isinstance(hooks, dict)]
-)
-
-
 def bind() -> bool:
     """Tell C who captures. Whether there are automatic cells: they need C, and a version of Python whose frames are known."""
     return fast_path.is_compiled and bool(
         C.bind_automatic(
-            follows, call_or_record.__code__, get_attribute.__code__, nn.Parameter, capture, admit, own, guarded, _HOOKS
+            follows,
+            call_or_record.__code__,
+            get_attribute.__code__,
+            nn.Parameter,
+            capture,
+            admit,
+            own,
+            guarded,
+            global_module_hooks,
         )
     )
 

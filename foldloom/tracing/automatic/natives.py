@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from foldloom.tracing.automatic.attributes import HandleMethod, parts_of
-from foldloom.tracing.automatic.interpreter import Interpreter, Iteration, append
+from foldloom.tracing.automatic.frames import Iteration, append
+from foldloom.tracing.automatic.interpreter import Interpreter
 from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, weakly
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.rules.base import DRAWS
@@ -23,20 +24,60 @@ _MAKES = frozenset((torch.zeros, torch.ones, torch.full, torch.eye))
 """Functions that make a constant."""
 
 _ASKS = frozenset(
-    (torch.is_tensor, torch.is_grad_enabled, torch.is_floating_point, torch.get_default_dtype, torch.broadcast_shapes, torch.finfo, torch.iinfo)
+    (
+        torch.is_tensor,
+        torch.is_grad_enabled,
+        torch.is_floating_point,
+        torch.get_default_dtype,
+        torch.broadcast_shapes,
+        torch.finfo,
+        torch.iinfo,
+    )
 )
 """Functions whose answer depends on types and on the mode alone."""
 
 _PURE = frozenset(
-    (abs, min, max, round, divmod, int, float, bool, str, math.sqrt, math.log, math.exp, math.ceil, math.floor, math.prod, slice, torch.Size)
+    (
+        abs,
+        min,
+        max,
+        round,
+        divmod,
+        int,
+        float,
+        bool,
+        str,
+        math.sqrt,
+        math.log,
+        math.exp,
+        math.ceil,
+        math.floor,
+        math.prod,
+        slice,
+        torch.Size,
+    )
 )
 """Functions of plain values."""
 
 _OPERATORS = frozenset(
-    (operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg, operator.getitem, operator.eq, operator.lt)
+    (
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.truediv,
+        operator.matmul,
+        operator.neg,
+        operator.getitem,
+        operator.eq,
+        operator.lt,
+    )
 )
 
-_STATEFUL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+_STATEFUL = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU,
+)  # fmt: skip
+"""Modules that draw random numbers or keep statistics while they are trained."""
 
 
 class Natives:
@@ -83,7 +124,9 @@ class Natives:
 
     # ---- Torch's functions.
 
-    def _method(self, run: Interpreter, method: HandleMethod, args: list[Tracked], kwargs: dict[str, Tracked]) -> Tracked:
+    def _method(
+        self, run: Interpreter, method: HandleMethod, args: list[Tracked], kwargs: dict[str, Tracked]
+    ) -> Tracked:
         settled, named = _settled(run, args, kwargs)
         function = getattr(torch.Tensor, method.name, None)
         if function in DRAWS or "out" in named:
@@ -162,9 +205,13 @@ class Natives:
         self, run: Interpreter, module: nn.Module, tracked: Tracked, args: list[Tracked], kwargs: dict[str, Tracked]
     ) -> Tracked:
         parts = list(module.modules())
-        draws = [part for part in parts if part.training and (isinstance(part, _STATEFUL) or getattr(part, "dropout", 0))]
+        draws = [
+            part for part in parts if part.training and (isinstance(part, _STATEFUL) or getattr(part, "dropout", None))
+        ]
         if draws or any(map(is_hooked, parts)) or any(getattr(part, "inplace", False) for part in parts):
-            raise NotRepeatable(f"it calls a {type(module).__name__} that draws random numbers, keeps statistics, has hooks or works in place")
+            raise NotRepeatable(
+                f"it calls a {type(module).__name__} that draws random numbers, keeps statistics, has hooks or works in place"
+            )
         settled, named = _settled(run, args, kwargs)
         assert tracked.register is not None
         run.tracker.settle(tracked)
@@ -187,12 +234,26 @@ def _is_hashable(value: Any) -> bool:
 def _is_of_torch(function: Any) -> bool:
     module = getattr(function, "__module__", None) or ""
     owner = getattr(function, "__self__", None)
-    is_method = isinstance(owner, torch.Tensor) or (isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)) and function.__objclass__ in torch.Tensor.__mro__)
-    return is_method or module == "torch" or module.startswith(("torch.", "torch._C")) or isinstance(owner, types.ModuleType) and owner.__name__.startswith("torch")
+    is_method = isinstance(owner, torch.Tensor) or (
+        isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType))
+        and function.__objclass__ in torch.Tensor.__mro__
+    )
+    return (
+        is_method
+        or module == "torch"
+        or module.startswith("torch.")
+        or (isinstance(owner, types.ModuleType) and owner.__name__.startswith("torch"))
+    )
 
 
 def _is_named_tuple(called: Any) -> bool:
-    return isinstance(called, type) and issubclass(called, tuple) and hasattr(called, "_fields") and "__new__" in called.__dict__ and called.__init__ is object.__init__
+    return (
+        isinstance(called, type)
+        and issubclass(called, tuple)
+        and hasattr(called, "_fields")
+        and "__new__" in called.__dict__
+        and called.__init__ is object.__init__
+    )
 
 
 def _is_value(argument: Any) -> bool:

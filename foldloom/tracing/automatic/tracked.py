@@ -107,7 +107,9 @@ class Tracker:
 
     def _note_operand(self, register: int, handle: LazyTensor) -> None:
         if handle._recorder is not self.recorder:
-            raise NotRepeatable("it uses a tensor that was given and has several rows, or a value computed from weights alone")
+            raise NotRepeatable(
+                "it uses a tensor that was given and has several rows, or a value computed from weights alone"
+            )
         if handle._type.ragged:
             raise NotRepeatable("it uses a value with any number of rows")
         self.program.check(C.CHECK_HANDLE, register, 0, handle._type)

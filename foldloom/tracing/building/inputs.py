@@ -75,12 +75,14 @@ class Inputs:
 
     def rewind(self, values: int) -> None:
         """Forget what was given as later values than these."""
-        first = {key: found for key, found in self._value_of_tensor.items() if _first_of(found[0][0]) < values}
-        self._value_of_tensor = first
-        self._tensor_of_value = {value: tensor for value, tensor in self._tensor_of_value.items() if value < values}
-        self._users_own = {value for value in self._users_own if value < values}
-        while self._rows and self._rows[-1][0] >= values:
+        self._value_of_tensor = {
+            k: found for k, found in self._value_of_tensor.items() if _first_of(found[0][0]) < values
+        }
+        self._tensor_of_value = {number: t for number, t in self._tensor_of_value.items() if number < values}
+        self._users_own = {number for number in self._users_own if number < values}
+        while self._first_rows and self._first_rows[-1] >= values:
             self._rows.pop()
+            self._first_rows.pop()
 
     # ---- Adding inputs.
 
@@ -264,8 +266,9 @@ class Inputs:
         self._devices_met.add((device, cell))
 
 
-def _first_of(value: int | range) -> int:
-    return value if isinstance(value, int) else value.start
+def _first_of(value: Any) -> int:
+    first: int = value if isinstance(value, int) else value.start
+    return first
 
 
 @functools.cache

@@ -22,11 +22,90 @@ AUTOMATIC = "automatic"
 """The key of an op that is an automatic cell."""
 
 _SMOOTH = frozenset(
-    "add sub rsub mul neg tanh sigmoid relu gelu silu softplus elu cat concat stack chunk split unbind select narrow getitem __getitem__ view reshape "
-    "flatten unsqueeze squeeze transpose permute t T mT expand expand_as linear matmul mm bmm mv dot addmm baddbmm softmax log_softmax "
-    "layer_norm embedding mean sum cross_entropy nll_loss cos sin exp logsigmoid lstm_cell gru_cell masked_fill where zeros_like ones_like "
-    "detach clone contiguous to float double index_select gather eq ne lt le gt ge argmax logical_not logical_and logical_or "
-    "scaled_dot_product_attention layernorm lstmcell grucell".split()
+    [
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "neg",
+        "tanh",
+        "sigmoid",
+        "relu",
+        "gelu",
+        "silu",
+        "softplus",
+        "elu",
+        "cat",
+        "concat",
+        "stack",
+        "chunk",
+        "split",
+        "unbind",
+        "select",
+        "narrow",
+        "getitem",
+        "__getitem__",
+        "view",
+        "reshape",
+        "flatten",
+        "unsqueeze",
+        "squeeze",
+        "transpose",
+        "permute",
+        "t",
+        "T",
+        "mT",
+        "expand",
+        "expand_as",
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "mv",
+        "dot",
+        "addmm",
+        "baddbmm",
+        "softmax",
+        "log_softmax",
+        "layer_norm",
+        "embedding",
+        "mean",
+        "sum",
+        "cross_entropy",
+        "nll_loss",
+        "cos",
+        "sin",
+        "exp",
+        "logsigmoid",
+        "lstm_cell",
+        "gru_cell",
+        "masked_fill",
+        "where",
+        "zeros_like",
+        "ones_like",
+        "detach",
+        "clone",
+        "contiguous",
+        "to",
+        "float",
+        "double",
+        "index_select",
+        "gather",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "argmax",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "scaled_dot_product_attention",
+        "layernorm",
+        "lstmcell",
+        "grucell",
+    ]
 )
 """Functions whose derivatives are finite wherever their operands and results are."""
 
@@ -90,7 +169,11 @@ def _composed(rule: int, of_operands: Sequence[int]) -> int:
     """The rule of a result, over what the operands depend on."""
     if rule == ALWAYS:
         return ALWAYS
-    used = of_operands if rule == IF_ANY else [r for number, r in enumerate(of_operands) if number < 62 and rule >> number & 1]
+    used = (
+        of_operands
+        if rule == IF_ANY
+        else [r for number, r in enumerate(of_operands) if number < 62 and rule >> number & 1]
+    )
     if ALWAYS in used:
         return ALWAYS
     if IF_ANY in used:
@@ -129,7 +212,10 @@ def kernel_of_body(op: Op, kernel_of: Callable[[Op], Kernel]) -> Kernel:
 
     def call(*blocks: torch.Tensor) -> Sequence[torch.Tensor]:
         members = len(blocks[0])
-        values: list[Any] = [*blocks, *[constant.to(blocks[0].device).expand(members, *constant.shape) for constant in constants]]
+        values: list[Any] = [
+            *blocks,
+            *[constant.to(blocks[0].device).expand(members, *constant.shape) for constant in constants],
+        ]
         for run, operands in calls:
             values += run(*[values[number] for number in operands])
         return [values[number] for number in outputs]

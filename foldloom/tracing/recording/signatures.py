@@ -297,7 +297,9 @@ class Signatures:
             self._line_of_op.setdefault(op, user_line())
         return self._graph.add_op(op, histories)
 
-    def of_automatic(self, key: tuple[Any, ...], op: Op, histories: tuple[int, ...], returns: Any, line: str | None) -> None:
+    def of_automatic(
+        self, key: tuple[Any, ...], op: Op, histories: tuple[int, ...], returns: Any, line: str | None
+    ) -> None:
         """An automatic cell, which is known under the key from then on; ``line`` is where it may raise, if it may."""
         if line is not None:
             self._line_of_op.setdefault(op, line)

@@ -326,7 +326,9 @@ def programs() -> dict[str, Callable[[Block], Callable[[Tensor], Any]]]:
                 result = result + value * weight
             return result * len(values)
 
-        return lambda x: total([x], (1.0,)) + total([x, x * 2], (2.0, 3.0)) + total([x, x], (2.0, 3.0)) + total([x], (4.0,))
+        return lambda x: (
+            total([x], (1.0,)) + total([x, x * 2], (2.0, 3.0)) + total([x, x], (2.0, 3.0)) + total([x], (4.0,))
+        )
 
     @program
     def slots(block: Block) -> Any:
@@ -425,7 +427,9 @@ def programs() -> dict[str, Callable[[Block], Callable[[Tensor], Any]]]:
 
         def run(x: Tensor) -> Any:
             state = torch.zeros(3, dtype=torch.float64)
-            return with_zeros(x) + with_zeros(x, state) + with_zeros(x * 2, x) + with_zeros(x, state + 1) + with_zeros(x)
+            return (
+                with_zeros(x) + with_zeros(x, state) + with_zeros(x * 2, x) + with_zeros(x, state + 1) + with_zeros(x)
+            )
 
         return run
 
@@ -464,7 +468,7 @@ def programs() -> dict[str, Callable[[Block], Callable[[Tensor], Any]]]:
             return (v * 0).sqrt() + v, v.tanh() * 2
 
         def run(x: Tensor) -> Any:
-            a, b = roots(x)
+            _, b = roots(x)
             c, _ = roots(x * 2)
             return b, c if x[0] > 0 else b
 
