@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import (
+    automatic_cells,
     blocks,
     cost_per_node,
     export,
@@ -25,6 +26,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     for module in (
         tree_lstm,
+        automatic_cells,
         blocks,
         on_the_fly,
         operators,

@@ -22,8 +22,8 @@
 
 #define MOST_REGISTERS 128
 #define MOST_ARGUMENTS 16 /* of torch's functions */
-#define MOST_TRACES 8 /* of one function; what varies more is not worth looking for */
-#define MOST_MISSES 64 /* calls that no trace was right for, without one in between that was */
+#define MOST_TRACES 32 /* of one function: a module has one for each object of its class */
+#define FEW_TRACES 4 /* so many may be made before they are of use */
 
 typedef enum {
     READ_GLOBAL, READ_BUILTIN, READ_CLOSURE, READ_DEFAULT, READ_KEYWORD_DEFAULT, READ_ATTRIBUTE, READ_PART, READ_SLOT, READ_ITEM,
@@ -452,7 +452,8 @@ typedef struct {
     int positions[MOST_ARGUMENTS], position_count, named_positions[MOST_ARGUMENTS]; /* which variables the reported arguments are */
     int calls;      /* while nothing was captured */
     int is_refused; /* never to be captured */
-    int misses;     /* calls since a trace was right */
+    int misses;     /* calls that no trace was right for */
+    int hits;       /* calls that one was right for */
     int trace_count;
     PyObject *traces[MOST_TRACES]; /* owned */
 } Known;
@@ -462,12 +463,17 @@ typedef struct {
 static Py_ssize_t extra_index = -1;
 static _PyFrameEvalFunction around; /* what ran frames before */
 
+static void forget_traces(Known *known)
+{
+    while (known->trace_count)
+        Py_DECREF(known->traces[--known->trace_count]);
+}
+
 static void free_known(void *extra)
 {
     Known *known = extra;
     if (known != NULL) {
-        for (int i = 0; i < known->trace_count; i++)
-            Py_DECREF(known->traces[i]);
+        forget_traces(known);
         Py_XDECREF(known->function);
         Py_XDECREF(known->names);
         PyMem_Free(known);
@@ -578,9 +584,14 @@ static Outcome by_trace(Known *known, PyObject *recorder, PyObject *const *given
     for (int i = 0; i < known->trace_count; i++) {
         Trace *trace = (Trace *)Py_NewRef(known->traces[i]);
         Outcome outcome = replay(trace, recorder, given, result, is_held);
+        if (*is_held) {
+            known->hits++;
+            if (i && i < known->trace_count && known->traces[i] == (PyObject *)trace) { /* what is used often is found soon */
+                known->traces[i] = known->traces[i - 1];
+                known->traces[i - 1] = (PyObject *)trace;
+            }
+        }
         Py_DECREF(trace);
-        if (*is_held)
-            known->misses = 0;
         if (outcome != UNKNOWN || *is_held)
             return outcome;
     }
@@ -674,7 +685,9 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
     Outcome outcome = by_trace(known, recorder, given, result, &is_held);
     if (outcome != UNKNOWN || is_held)
         return outcome;
-    if (++known->misses > MOST_MISSES) {
+    /* A function whose calls differ from each other is better recorded operation by operation: these can share steps. */
+    if (++known->misses > FEW_TRACES && known->hits < 4 * known->misses) {
+        forget_traces(known);
         known->is_refused = 1;
         return UNKNOWN;
     }
@@ -765,7 +778,9 @@ static PyObject *refuse(PyObject *module, PyObject *code)
     Known *known = known_of(code);
     if (known == NULL)
         return NULL;
+    known->calls = 1;
     known->is_refused = 1;
+    forget_traces(known);
 #endif
     Py_RETURN_NONE;
 }

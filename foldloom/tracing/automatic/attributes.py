@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | Property
         return _of_local(owner, name)
     if isinstance(value, type):
         tracker.settle(owner)
-        return _of_settled_class(value, name)
+        return _of_class(tracker, owner, name)
     return _of_object(tracker, owner, name)
 
 
@@ -123,6 +124,8 @@ def _of_local(owner: Tracked, name: str) -> Tracked:
         if type(value) is dict and name not in ("get", "items", "keys", "values"):
             raise NotRepeatable(f"it calls `{name}` of a dict")
         return Tracked(getattr(value, name))
+    if is_record(type(value)) and name in [field.name for field in dataclasses.fields(value)]:
+        return Tracked(getattr(value, name))
     raise NotRepeatable(f"it reads `{name}` of a {type(value).__name__} that it made")
 
 
@@ -133,13 +136,29 @@ def _in_class(kind: type, name: str) -> Any:
     return _NONE
 
 
-def _of_settled_class(kind: type, name: str) -> Tracked:
+def _of_class(tracker: Tracker, owner: Tracked, name: str) -> Tracked:
+    """Functions and plain values of a class, by its own name."""
+    kind, register = owner.value, owner.register
     found = _in_class(kind, name)
-    if isinstance(found, staticmethod):
-        return Tracked(found.__func__)
-    if found is _NONE or isinstance(found, (classmethod, property)) or type(kind) is not type:
+    is_function = isinstance(found, (staticmethod, types.FunctionType))
+    if register is None or type(kind) is not type or not (is_function or type(found) in PLAIN):
         raise NotRepeatable(f"it reads `{name}` of class {kind.__name__}")
-    raise NotRepeatable(f"it reads `{name}` of class {kind.__name__}")
+    return tracker.read(getattr(kind, name), C.READ_SLOT, register, name=name)
+
+
+def is_record(kind: object) -> bool:
+    """Whether this is a dataclass that is no more than its fields."""
+    return (
+        isinstance(kind, type)
+        and type(kind) is type
+        and dataclasses.is_dataclass(kind)
+        and not hasattr(kind, "__post_init__")
+        and kind.__new__ is object.__new__
+        and "__init__" in kind.__dict__
+        and kind.__init__.__code__.co_filename == "<string>"  # made by `dataclass`, from the fields
+        and all(field.init and not field.kw_only for field in dataclasses.fields(kind))
+        and (kind.__setattr__ is object.__setattr__ or kind.__dataclass_params__.frozen)
+    )
 
 
 def _of_object(tracker: Tracker, owner: Tracked, name: str) -> Tracked | PropertyCall:

@@ -6,6 +6,7 @@ The call that is captured is recorded operation by operation, as ever. Its opera
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
 from types import CodeType
@@ -17,6 +18,7 @@ from torch import nn
 from foldloom.graph import Op
 from foldloom.torch_private import are_transforms_active, global_module_hooks
 from foldloom.tracing import fast_path
+from foldloom.tracing.automatic.attributes import is_record
 from foldloom.tracing.automatic.forms import Form, form_of
 from foldloom.tracing.automatic.interpreter import Interpreter, is_library, why_not
 from foldloom.tracing.automatic.natives import Natives
@@ -36,7 +38,7 @@ from foldloom.tracing.scope import scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 from foldloom.tracing.weights import weights_named
 
-MOST_FAILURES = 3
+MOST_FAILURES = 2
 """Captures of one function that may fail before it is left alone."""
 
 refused: weakref.WeakKeyDictionary[CodeType, str] = weakref.WeakKeyDictionary()
@@ -322,6 +324,9 @@ class _BodyBuilder:
             return (kind._make, tuple([self.returned(item) for item in result]))
         if kind in PLAIN:
             return ("constant", result)
+        if is_record(kind):
+            values = [getattr(result, field.name) for field in dataclasses.fields(kind)]
+            return (lambda items: kind(*items), tuple([self.returned(value) for value in values]))
         raise NotRepeatable(f"it returns a {kind.__name__}")
 
     def _output(self, handle: LazyTensor) -> int:

@@ -36,12 +36,14 @@ _NOT_FOLLOWED = (
 )
 
 
-def why_not(code: types.CodeType) -> str | None:
-    """Why no call of this code can be followed."""
+def why_not(code: types.CodeType, *, inside: bool = False) -> str | None:
+    """Why no call of this code can be followed. Comprehensions are, ``inside`` of functions."""
     if code.co_flags & _NOT_FOLLOWED:
         return "it is a generator or coroutine, or takes any number of arguments"
     if code.co_exceptiontable:
         return "it has a `try` or a `with`"
+    if code.co_name.startswith("<") and code.co_name != "<lambda>" and not inside:
+        return "it is a comprehension"
     unknown = sorted({i.opname for i in instructions_of(code)[0] if not hasattr(Frame, f"on_{i.opname.lower()}")})
     for instruction in instructions_of(code)[0]:
         if instruction.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -77,7 +79,7 @@ class Interpreter:
         function: Tracked,
         closure: Sequence[list[Any]] | None,
     ) -> Tracked:
-        reason = why_not(code)
+        reason = why_not(code, inside=True)
         if reason is not None:
             raise NotRepeatable(reason)
         if code in self._codes:
@@ -159,10 +161,11 @@ class Interpreter:
         if isinstance(value, Iteration):
             left, value.left = value.left[::-1], []
             return left
-        if type(value) is list or isinstance(value, tuple):
+        if isinstance(value, tuple) or (type(value) is list and tracked.register is None):
             return self.tracker.items(tracked)
-        if type(value) is LazyTensor:
-            return [Tracked(row) for row in value]
+        if type(value) in (list, LazyTensor):
+            # Calls with other numbers of items would be other cells, and could not share their steps.
+            raise NotRepeatable("it goes over a list or the rows of a tensor that it is given")
         if isinstance(value, (range, str)):
             return [Tracked(item) for item in self.tracker.settle(tracked)]
         if isinstance(value, (nn.ModuleList, nn.Sequential)) and tracked.register is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foldloom.tracing.automatic.attributes import HandleMethod, parts_of
+from foldloom.tracing.automatic.attributes import HandleMethod, is_record, parts_of
 from foldloom.tracing.automatic.frames import Iteration, append
 from foldloom.tracing.automatic.interpreter import Interpreter
 from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, weakly
@@ -114,7 +114,7 @@ class Natives:
             _refuse_values(settled, named, called in _PURE)
             run.tracker.settle(tracked)
             return Tracked(called(*settled, **named))
-        if _is_named_tuple(called):
+        if _is_named_tuple(called) or is_record(called):
             run.tracker.settle(tracked)
             return Tracked(called(*settled, **named))
         if not _is_of_torch(called):
@@ -182,7 +182,7 @@ class Natives:
     ) -> Tracked:
         if tracked.register is None or isinstance(module, Cell):
             raise NotRepeatable(f"it calls a {type(module).__name__}")
-        if type(module) in MODULES:
+        if type(module) in MODULES and type(module) is not nn.Sequential:
             return self._torch_module(run, module, tracked, args, kwargs)
         kind = run.tracker.settle_type(tracked)
         if kind.__call__ is not nn.Module.__call__ or isinstance(module, torch.jit.ScriptModule):
@@ -191,7 +191,9 @@ class Natives:
             raise NotRepeatable(f"{kind.__name__} has hooks, or was compiled")
         run.tracker.program.check(C.CHECK_UNHOOKED, tracked.register)
         if type(module) is nn.Sequential:
-            (x,) = args
+            if kwargs or len(args) != 1:
+                raise NotRepeatable("it calls a Sequential with other arguments than one")
+            x = args[0]
             for part in parts_of(run.tracker, tracked):
                 x = run.call(part, [x], {})
             return x
@@ -278,8 +280,10 @@ def _refuse_values(args: list[Any], kwargs: dict[str, Any], is_pure: bool) -> No
 def _length(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked]) -> Tracked:
     (container,) = args
     value = container.value
-    if type(value) is list or isinstance(value, tuple):
+    if isinstance(value, tuple) or (type(value) is list and container.register is None):
         return Tracked(len(run.tracker.items(container)))
+    if type(value) is LazyTensor and not value._type.shape:
+        raise NotRepeatable("it asks for the length of a number")
     if type(value) in (LazyTensor, str, range):
         return Tracked(len(run.tracker.settle(container)))
     if isinstance(value, (nn.ModuleList, nn.Sequential)) and container.register is not None:
