@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from foldloom.tracing.automatic.tracked import INNER, C, NotRepeatable, Tracked, Tracker, weakly
+from foldloom.tracing.automatic.tracked import INNER, PLAIN, C, NotRepeatable, Tracked, Tracker, weakly
 from foldloom.tracing.fibers.module_state import guarded
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -157,7 +157,7 @@ def is_record(kind: object) -> bool:
         and "__init__" in kind.__dict__
         and kind.__init__.__code__.co_filename == "<string>"  # made by `dataclass`, from the fields
         and all(field.init and not field.kw_only for field in dataclasses.fields(kind))
-        and (kind.__setattr__ is object.__setattr__ or kind.__dataclass_params__.frozen)
+        and (kind.__setattr__ is object.__setattr__ or getattr(kind, "__dataclass_params__").frozen)  # noqa: B009 (mypy does not know it)
     )
 
 
