@@ -7,9 +7,10 @@ The call that is captured is recorded operation by operation, as ever. Its opera
 from __future__ import annotations
 
 import dataclasses
+import sys
 import weakref
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from foldloom.tracing.interception.modules import call_or_record
 from foldloom.tracing.mutation.guards import same_settings, settings_of
 from foldloom.tracing.mutation.views import Views
 from foldloom.tracing.recording.recorder import Recorder
-from foldloom.tracing.scope import scope
+from foldloom.tracing.scope import is_machinery, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 from foldloom.tracing.weights import weights_named
 
@@ -118,7 +119,7 @@ class Recorded:
 def follows(code: CodeType) -> bool | Form:
     """Whether a function is the user's and may be captured; for one of torch's that is written in Python, how it is reported. Asked once
     for each function."""
-    if is_library(code.co_filename):
+    if is_library(code.co_filename) or _is_generated(code):
         return form_of(code) or False
     reason = why_not(code)
     if reason is not None:
@@ -126,11 +127,25 @@ def follows(code: CodeType) -> bool | Form:
     return reason is None
 
 
+def _is_generated(code: CodeType) -> bool:
+    """Whether a function was made by `dataclass`, `namedtuple` and the like, for one of Foldloom's own classes maybe."""
+    return code.co_filename == "<string>" and (code.co_name == "<lambda>" or code.co_name.startswith("__"))
+
+
+_CALLERS = frozenset(("call_or_record", "_call_impl", "_record_example"))
+"""Functions of torch's and Foldloom's that call the user's as the user would."""
+
+
+def _is_called_by_user(caller: FrameType) -> bool:
+    """Others may be in the middle of something, which a capture would disturb."""
+    return not is_machinery(caller.f_code.co_filename) or caller.f_code.co_name in _CALLERS
+
+
 def capture(function: Any, arguments: tuple[Any, ...]) -> tuple[Any] | None:
     """The result of a call that was captured, or None if Python has to run it. Called by the hook, in the place of the function."""
     recorder: Any = scope.recorder
     code = function.__code__
-    if recorder.names_cells or may_be_caught() or are_transforms_active():
+    if recorder.names_cells or may_be_caught() or are_transforms_active() or not _is_called_by_user(sys._getframe(1)):
         return None
     attempt = _Capture(recorder, function, arguments)
     try:
@@ -194,28 +209,26 @@ class _Capture:
         assert self.result is not None
         builder = _BodyBuilder(self._tracker, self._natives)
         position, value = 0, first.values
-        rules = []
         for number in numbers:
             op = graph.ops[number]
             if op.is_input:
                 value += 1
                 continue
             size = len(op.inputs)
-            builder.add(op, operands[position : position + size], value)
-            rules.append(graph.histories.rules_of(number))
+            builder.add(op, operands[position : position + size], value, graph.histories.rules_of(number))
             position, value = position + size, value + len(op.outputs)
         returned = builder.returned(self.result[0])
         if len(builder.nodes) < 2:
             raise NotRepeatable("it computes next to nothing")
         if not builder.operands:
             raise NotRepeatable("it is given nothing to compute with")
-        self._keep(builder, returned, rules)
+        self._keep(builder, returned)
 
-    def _keep(self, builder: _BodyBuilder, returned: Any, rules: list[tuple[int, ...]]) -> None:
+    def _keep(self, builder: _BodyBuilder, returned: Any) -> None:
         recorder, code = self._recorder, self._function.__code__
         body, types = builder.body()
         made = Recorded()
-        made.rules = body.rules(rules)
+        made.rules = body.rules()
         if sum(rule != 0 for rule in made.rules) > 1 and not body.is_smooth:
             raise NotRepeatable("it returns several results, and may have infinite derivatives between them")
         label = code.co_qualname
@@ -247,7 +260,7 @@ class _BodyBuilder:
     def __init__(self, tracker: Tracker, natives: Natives) -> None:
         self._tracker = tracker
         self._natives = natives
-        self.nodes: list[tuple[Op, list[int]]] = []
+        self.nodes: list[tuple[Op, list[int], tuple[int, ...]]] = []
         self._made: dict[int, tuple[int, int]] = {}
         """Values that nodes made: the node, and which of its results."""
         self._type_of: dict[int, Any] = {}
@@ -261,10 +274,10 @@ class _BodyBuilder:
         self.output_types: list[Any] = []
         self._roots: list[int] = []
 
-    def add(self, op: Op, operands: Sequence[int], first_value: int) -> None:
+    def add(self, op: Op, operands: Sequence[int], first_value: int, rules: tuple[int, ...]) -> None:
         for value, type in zip(operands, op.inputs, strict=True):
             self._note(value, type)
-        self.nodes.append((op, list(operands)))
+        self.nodes.append((op, list(operands), rules))
         for number, type in enumerate(op.outputs):
             self._made[first_value + number] = (len(self.nodes) - 1, number)
             self._type_of[first_value + number] = type
@@ -294,7 +307,7 @@ class _BodyBuilder:
         places |= {value: len(self.operands) + number for value, number in self._constants.items()}
         first = len(self.operands) + len(self._constants)
         starts = []
-        for op, _ in self.nodes:
+        for op, _, _ in self.nodes:
             starts.append(first)
             first += len(op.outputs)
         places |= {value: starts[node] + number for value, (node, number) in self._made.items()}
@@ -302,7 +315,9 @@ class _BodyBuilder:
         for value in self._constants:
             function, args, kwargs = natives.constants[value]
             constants.append(Constant(name_of(function), _frozen(args), tuple([(k, _frozen(v)) for k, v in kwargs])))
-        nodes = tuple([Node(op, tuple([places[value] for value in operands])) for op, operands in self.nodes])
+        nodes = tuple(
+            [Node(op, tuple([places[value] for value in operands]), rules) for op, operands, rules in self.nodes]
+        )
         outputs = tuple([places[value] for value in self._outputs])
         return Body(len(self.operands), tuple(constants), nodes, outputs), tuple(self._operand_types)
 

@@ -17,6 +17,7 @@ from foldloom.execution import Kernel
 from foldloom.graph import Op
 from foldloom.tracing.functions.calls import function_named
 from foldloom.tracing.functions.histories import ALWAYS, IF_ANY
+from foldloom.tracing.functions.saved import Saved, SavedBy
 
 AUTOMATIC = "automatic"
 """The key of an op that is an automatic cell."""
@@ -112,10 +113,11 @@ _SMOOTH = frozenset(
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of a body: ``operands`` are numbers of values."""
+    """One operation of a body: ``operands`` are numbers of values, ``rules`` tell which of its results require grad."""
 
     op: Op
     operands: tuple[int, ...]
+    rules: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -151,14 +153,45 @@ class Body:
         """Whether a gradient of zero stays zero on its way through the body, if all numbers are finite."""
         return all(_name(node.op) in _SMOOTH for node in self.nodes)
 
-    def rules(self, rules_of_nodes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    @property
+    def first_result(self) -> int:
+        """The number of the first value that a node makes."""
+        return self.operands + len(self.constants)
+
+    def rules(self) -> tuple[int, ...]:
         """Which outputs require grad, over the operands of the cell: see `functions/histories.py`."""
+        rules = self._rules_of_values()
+        return tuple([rules[number] for number in self.outputs])
+
+    def _rules_of_values(self) -> list[int]:
         rule_of: list[int] = [1 << number if number < 62 else IF_ANY for number in range(self.operands)]
         rule_of += [0] * len(self.constants)
-        for node, rules in zip(self.nodes, rules_of_nodes, strict=True):
+        for node in self.nodes:
             of_operands = [rule_of[number] for number in node.operands]
-            rule_of += [_composed(rule, of_operands) for rule in rules]
-        return tuple([rule_of[number] for number in self.outputs])
+            rule_of += [_composed(rule, of_operands) for rule in node.rules]
+        return rule_of
+
+    def saved_by(self, saved_by_node: Sequence[SavedBy]) -> SavedBy:
+        """What the cell saves for backward, of its operands and results, from what its nodes save."""
+        rules = self._rules_of_values()
+        each = [self._saved(saved_by_node, [_depends_on(rule, n) for rule in rules]) for n in range(self.operands)]
+        return SavedBy(tuple(each), self._saved(saved_by_node, [rule == ALWAYS for rule in rules]))
+
+    def _saved(self, saved_by_node: Sequence[SavedBy], tracked: Sequence[bool]) -> Saved:
+        """What is saved if these values require grad."""
+        values: set[int] = set()
+        first = self.first_result
+        for node, saved_by in zip(self.nodes, saved_by_node, strict=True):
+            saved = saved_by.by([tracked[number] for number in node.operands])
+            values.update([node.operands[slot] for slot in saved.operands])
+            values.update([first + result for result in saved.results])
+            first += len(node.op.outputs)
+        operands = frozenset([value for value in values if value < self.operands])
+        return Saved(operands, frozenset([n for n, value in enumerate(self.outputs) if value in values]))
+
+
+def _depends_on(rule: int, operand: int) -> bool:
+    return rule == IF_ANY or (rule > 0 and operand < 62 and bool(rule >> operand & 1))
 
 
 def _name(op: Op) -> str:

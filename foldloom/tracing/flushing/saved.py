@@ -10,6 +10,7 @@ import torch
 
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Op, Type
+from foldloom.tracing.cells.bodies import body_of, is_automatic
 from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.cells.probing import call_alone
 from foldloom.tracing.flushing.kernels import is_function
@@ -28,6 +29,9 @@ def saved_by_op(op: Op, owner: object, weights: Weights) -> SavedBy:
     mode: Any = op.mode
     if op.is_input or (mode is not None and not mode[0]):
         return SavedBy(tuple([Saved()] * len(op.inputs)))
+    if is_automatic(op):
+        body = body_of(op)
+        return body.saved_by([saved_by_op(node.op, owner, weights) for node in body.nodes])
     differentiable = [type.differentiable for type in op.inputs]
     with recording_paused(), in_mode(op.mode):
         if not is_function(op):
