@@ -694,8 +694,15 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
     return capture(frame, result);
 }
 
+static int batches; /* under way, in all threads */
+static __thread _PyInterpreterFrame *passed_on; /* which others may pass back */
+
 static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int is_throwing)
 {
+    if (frame == passed_on)
+        return _PyEval_EvalFrameDefault(state, frame, is_throwing);
+    if (!batches && _PyInterpreterState_GetEvalFrameFunc(state->interp) == evaluate) /* somebody put it back after the last batch */
+        _PyInterpreterState_SetEvalFrameFunc(state->interp, _PyEval_EvalFrameDefault);
     void *extra = NULL;
     PyObject *result = NULL;
     if (!is_throwing && !is_asking && !state->cframe->use_tracing && frame->f_func != NULL &&
@@ -709,10 +716,14 @@ static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int 
                 return result;
         }
     }
-    return around(state, frame, is_throwing);
+    if (around == _PyEval_EvalFrameDefault)
+        return _PyEval_EvalFrameDefault(state, frame, is_throwing);
+    _PyInterpreterFrame *before = passed_on;
+    passed_on = frame;
+    result = around(state, frame, is_throwing);
+    passed_on = before;
+    return result;
 }
-
-static int batches; /* under way, in all threads */
 
 #endif
 

@@ -80,8 +80,9 @@ class Batched(Generic[P, R, Results]):
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
         if current_transform() is not None:
             return one_by_one(self.function, stack=self.stack)(*columns)  # type: ignore[no-any-return]
-        # Whoever looks on wants to see the batch.
-        if observing.observer is not None or count_dispatch_modes() or not examples:
+        # Whoever looks on wants to see the batch, and no clock may decide about the last digits.
+        is_watched = observing.observer is not None or count_dispatch_modes()
+        if is_watched or torch.are_deterministic_algorithms_enabled() or not examples:
             return self._together(examples)  # type: ignore[no-any-return]
         return self._at_best_pace(examples)  # type: ignore[no-any-return]
 
@@ -97,7 +98,11 @@ class Batched(Generic[P, R, Results]):
                 return self._together(examples)
         results: list[Any] = []
         if split:
-            unstacked = Batched(self.function, self.scheduler, False, self._modules) if self.stack else self
+            unstacked = (
+                Batched(self.function, self.scheduler, False, self._modules, self.automatic_cells)
+                if self.stack
+                else self
+            )
             # A few more would hardly have taken longer, so all count.
             with pace.together(len(examples)):
                 results = unstacked._together(examples[:split])

@@ -5,7 +5,8 @@ timed: of each, a few of the last examples run by themselves. If these take less
 so do all later batches of about this size. The results are the same either way.
 
 Functions that draw random numbers always run in batches: examples that have waited draw other numbers than in a loop, and which
-they draw must not depend on a clock.
+they draw must not depend on a clock. With `torch.use_deterministic_algorithms(True)` all functions do, because the last digits of a sum may
+differ between the two ways.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Calls of torch that handles do not see by themselves: of functions of weights alone, of modules, of autograd's functions."""
 
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -22,7 +23,27 @@ def watch_all() -> None:
     watch_parameters()
 
 
-def uncompiled() -> AbstractContextManager[object]:
-    """Functions that `torch.compile` made run as they were written: what they call is batched instead of compiled."""
-    # If Dynamo was never imported, nothing has been compiled; importing it takes a second.
-    return torch.compiler.set_stance("force_eager") if DYNAMO in sys.modules else nullcontext()
+class uncompiled:  # noqa: N801 (used like a function)
+    """Functions that `torch.compile` made run as they were written: what they call is batched instead of compiled.
+
+    That is a setting of the whole process. Batches of several threads overlap, so the first sets it and the last puts it back.
+    """
+
+    _lock = threading.Lock()
+    _batches = 0
+    _stance: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> None:
+        with uncompiled._lock:
+            if not uncompiled._batches:
+                # If Dynamo was never imported, nothing has been compiled; importing it takes a second.
+                is_there = DYNAMO in sys.modules
+                uncompiled._stance = torch.compiler.set_stance("force_eager") if is_there else nullcontext()
+                uncompiled._stance.__enter__()
+            uncompiled._batches += 1
+
+    def __exit__(self, *_: object) -> None:
+        with uncompiled._lock:
+            uncompiled._batches -= 1
+            if not uncompiled._batches:
+                uncompiled._stance.__exit__(None, None, None)
