@@ -131,6 +131,7 @@ class Batched(Generic[P, R, Results]):
                 for outputs, of_example, template in _recorded(recorder, fibers, tasks):
                     back.add(of_example)
                     recorder.graph.add_result(outputs, template)
+            recorder.inputs.check_copies()
             graph = recorder.graph
             if torch.is_grad_enabled():
                 back.requires_grad = graph.requires_grad(graph.outputs)

@@ -82,9 +82,6 @@ class Derived(Given):
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         return list(self.recorder.call_function(torch.unbind, (handle,), None))
 
-    def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
-        self.recorder.set_item(handle, index, value)
-
 
 _NEVER_CHANGES = -1
 """Stands for the version of a tensor that was made in inference mode, which has none."""

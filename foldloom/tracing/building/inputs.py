@@ -55,6 +55,10 @@ class Inputs:
         """Of the tensors that were given since the last flush: what reads them has not run yet."""
         self._users_own: set[int] = set()
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
+        self._in_arrays: dict[int, torch.Tensor] = {}
+        """Tensors that share memory with an array that a program has asked for: it can change, and no version counter tells."""
+        self._copies: list[tuple[Any, Any]] = []
+        """Arrays that are copies of values, and what they were."""
         self._example_of_tensor: dict[int, int] = {}
         self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
@@ -222,6 +226,26 @@ class Inputs:
         """The tensor of whose rows a value is one, with the values of all its rows."""
         place = bisect_right(self._first_rows, value) - 1
         return self._rows[place] if place >= 0 and value in self._rows[place][0] else None
+
+    def note_array(self, tensor: torch.Tensor) -> None:
+        """A program has an array that shares memory with this tensor."""
+        self._in_arrays[id(tensor)] = tensor
+
+    def is_in_array(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._in_arrays
+
+    def note_copy(self, array: Any) -> None:
+        """A program has an array that is a copy of a value."""
+        self._copies.append((array, array.copy()))
+
+    def check_copies(self) -> None:
+        """Raise if a program has written to an array, and the value that it is of has not changed."""
+        for array, before in self._copies:
+            if array.tobytes() != before.tobytes():
+                raise ArgumentError(
+                    "the array of a view of a value (`x.detach().numpy()`) was written to, and the value did not change with it. Write to a "
+                    "copy: `x.detach().numpy().copy()`"
+                )
 
     def note_users_own(self, value: int) -> None:
         """This value stands for a tensor of the user's."""

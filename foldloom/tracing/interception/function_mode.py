@@ -5,6 +5,7 @@ Functions of handles need no mode: torch calls `LazyTensor.__torch_function__`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,13 @@ def _read(recorder: ActiveRecorder, func: Callable[..., Any], data: Any, args: A
         numbers = _as_numbers(data)
         with recording_paused():
             return func(numbers, *args, **kwargs)
+    if func is torch.tensor:
+        warnings.warn(
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor).",
+            UserWarning,
+            stacklevel=3,
+        )
     wishes = {name: wish for name, wish in kwargs.items() if wish is not None and name in ("dtype", "device")}
     copied: Any = data.detach().clone() if func is torch.tensor or kwargs.get("copy") else data  # type: ignore[attr-defined]
     return copied.to(*args, **wishes) if args or wishes else copied

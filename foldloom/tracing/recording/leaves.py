@@ -1,4 +1,4 @@
-"""Leaves that a program makes of values: by `requires_grad_`, or as parameters and buffers.
+"""Tensors that a program makes of values: leaves, by `requires_grad_`, parameters and buffers; and arrays that share their memory.
 
 A leaf is a tensor in which gradients arrive, so it must be there: its numbers are demanded. From then on it is as if it had been given to the
 example, and whoever asks for its gradient asks the tensor.
@@ -77,3 +77,20 @@ def stand_for(recorder: RecorderOfLeaves, handle: LazyTensor, tensor: torch.Tens
         del handle._source
     recorder.inputs.has_given = True
     handle._recorder, handle._value, handle._type, handle._depth = Given(recorder), tensor, type_of(tensor), 0
+
+
+def array_of(recorder: RecorderOfLeaves, handle: LazyTensor) -> Any:
+    """A value as an array. A value that is no view becomes a tensor of its example's own, which shares its memory with the array; the array
+    of a view is a copy, and whoever writes to it hears of it."""
+    is_view = hasattr(handle, "_source") or type(handle._recorder) is Derived
+    given = recorder.tensor_given_as(handle)
+    tensor = own_tensor(recorder, handle)
+    if given is None and not is_view:
+        stand_for(recorder, handle, tensor)
+    with recording_paused():
+        if given is None and is_view:
+            array = tensor.detach().clone().numpy()
+            recorder.inputs.note_copy(array)
+            return array
+        recorder.inputs.note_array(tensor)
+        return tensor.detach().numpy()

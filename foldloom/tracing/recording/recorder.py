@@ -43,7 +43,7 @@ from foldloom.tracing.recording.first_calls import (
 from foldloom.tracing.recording.gradient_hooks import values_of
 from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
-from foldloom.tracing.recording.leaves import own_tensor
+from foldloom.tracing.recording.leaves import array_of, own_tensor
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
@@ -331,6 +331,8 @@ class Recorder:
             return handle
         if isinstance(recorder, Derived) and recorder.recorder is self:  # it goes on as a weight, for all examples
             return self.lift(handle._value, ragged=ragged)
+        if self.is_given(handle) and self.inputs.is_in_array(handle._value):
+            return self.lift(handle._value.clone(), ragged=ragged)  # as it is now, whoever writes to the array
         if self.is_given(handle):
             value, type = self.inputs.add_tensor(handle._value, ragged)
             if type.ragged:
@@ -402,6 +404,12 @@ class Recorder:
 
     def own_tensor(self, handle: LazyTensor) -> torch.Tensor:
         return own_tensor(self, handle)
+
+    def array_of(self, handle: LazyTensor) -> Any:
+        """A value as an array of numpy, which shares its memory."""
+        if self.is_over or scope.recorder is None:
+            return handle._detached().clone().numpy()
+        return array_of(self, handle)
 
     def grad_of(self, handle: LazyTensor) -> torch.Tensor | None:
         """The gradient that has arrived in a leaf, or in a value that retains it."""

@@ -211,10 +211,9 @@ class LazyTensor(_Tensor):
             return value.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        # A copy, because the memory may be that of all examples; read-only, because writing to it would not change this value.
-        array = self._detached().clone().numpy(force=force)
-        array.flags.writeable = False
-        return array
+        if self.requires_grad and not force:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self._recorder.array_of(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -270,7 +269,13 @@ class LazyTensor(_Tensor):
         return self.detach().requires_grad_(self.requires_grad)  # type: ignore[attr-defined]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self.clone()  # type: ignore[attr-defined]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+            )
+        copied: Any = self.detach().clone().requires_grad_(self.requires_grad)  # type: ignore[attr-defined]
+        memo[id(self)] = copied
+        return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         tensor = self._tensor()
@@ -334,6 +339,9 @@ class Given:
     def grad_of(self, handle: LazyTensor) -> torch.Tensor | None:
         return handle._value.grad  # type: ignore[no-any-return]
 
+    def array_of(self, handle: LazyTensor) -> Any:
+        return self.recorder.array_of(handle)
+
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         return [self.recorder.give(row) for row in handle._value]
 
@@ -348,7 +356,7 @@ class Given:
         return self.recorder.call_function(function, args, kwargs)
 
     def set_item(self, handle: LazyTensor, index: Any, value: Any) -> None:
-        self.recorder.set_item(self.recorder.own(handle), index, value)
+        self.recorder.set_item(handle, index, value)
 
     def set_data(self, handle: LazyTensor, value: Any) -> None:
         self.recorder.set_data(handle, value)
