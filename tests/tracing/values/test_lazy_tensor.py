@@ -62,13 +62,28 @@ def test_values_outside_of_operations(name: str) -> None:
     check_on_the_fly(lambda x: VALUES[name](x * 1.5), inputs, sources=inputs, records=False)
 
 
-def test_the_array_of_a_value_is_not_written_to() -> None:
+def test_the_array_of_a_value_is_its_memory() -> None:
+    def function(x: torch.Tensor) -> Any:
+        zeros = torch.zeros(3)
+        array = zeros.numpy()
+        array[0] = 1.0
+        before = zeros * x.detach()
+        array[1] = 1.0
+        return before, zeros * x.detach()
+
+    inputs = vectors()
+    for found, x in zip(fl.batch(function)(inputs), inputs, strict=True):
+        expected = function(x)
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_array_of_a_view_is_not_written_to() -> None:
     """Torch's own would be the memory of the tensor."""
 
     def function(x: torch.Tensor) -> Any:
-        zeros = torch.zeros(3)
-        zeros.numpy()[0] = 1.0
-        return zeros * x
+        y = x * 2
+        y.detach().numpy()[0] = 1.0
+        return y
 
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(fl.errors.ArgumentError, match="Write to a copy"):
         fl.batch(function)(vectors())
