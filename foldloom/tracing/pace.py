@@ -52,6 +52,8 @@ class Pace:
         self._in_parts = count >= FEW
         self._trials = TRIALS if self._in_parts else TRIALS_OF_FEW
         self._calls = 0
+        self._whole_decides = False
+        """Whether the next batch runs one by one as a whole, and decides."""
         self._together, self._alone = _Spent(), _Spent()
         self.is_settled = False
         self.is_alone = False
@@ -66,7 +68,7 @@ class Pace:
             return 0
         if not self._in_parts:
             return count if self._calls % 2 else 0
-        return count if self._alone.times == self._trials else count // FEW
+        return count if self._whole_decides else count // FEW
 
     @contextmanager
     def together(self, count: int) -> Iterator[None]:
@@ -92,14 +94,15 @@ class Pace:
         spent.seconds += clock() - start
         spent.examples += count
         spent.times += 1
-        if self._together.times >= self._trials and self._alone.times >= self._trials:
+        if self._together.times >= self._trials and (self._alone.times >= self._trials or self._whole_decides):
             self._settle()
 
     def _settle(self) -> None:
         is_worse = self._together.per_example > self._margin * self._alone.per_example
-        # The last examples may be the smallest: a whole batch decides.
-        is_sure = not is_worse or not self._in_parts or self._alone.times > self._trials
-        if is_sure:
+        if is_worse and self._in_parts and not self._whole_decides:
+            # The last examples may be the smallest.
+            self._whole_decides, self._alone = True, _Spent()
+        else:
             self.is_settled, self.is_alone = True, is_worse
 
     @property
