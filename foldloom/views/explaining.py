@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 from foldloom.graph import Op
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing import Batched
+from foldloom.tracing.automatic.capture import refused
+from foldloom.tracing.cells.bodies import body_of, is_automatic
 from foldloom.views.asking import ops_without_rule, survey_of
 from foldloom.views.reasons import Reason, reasons_of
 from foldloom.views.survey import Place, StepView, Survey
@@ -19,6 +22,9 @@ _FOLD_FROM = 20
 
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 60, 40, 8
 """Where even ranges are many, those in the middle are counted."""
+
+_OFTEN = 64
+"""How many nodes a function records that is worth a word."""
 
 _LONGEST_ROUND = 60
 """How many steps may repeat as one round."""
@@ -44,7 +50,21 @@ def explain(target: Any, *columns: Sequence[Any], scheduler: Scheduler | None = 
 
 def explanation_of(survey: Survey) -> Text:
     reasons = reasons_of(survey, survey.chosen, ops_without_rule(survey.ops))
-    return Text([*_summary(survey), *_unbatched(reasons), plain(""), *_steps(survey).lines()])
+    return Text([*_summary(survey), *_automatic(survey), *_unbatched(reasons), plain(""), *_steps(survey).lines()])
+
+
+def _automatic(survey: Survey) -> Iterator[Line]:
+    """Functions that became automatic cells, and those that record much and did not."""
+    calls = Counter(survey.op_of_node.tolist())
+    for number, op in enumerate(survey.ops):
+        if is_automatic(op):
+            size = counted(len(body_of(op).nodes), "operation")
+            yield plain(f"  automatic cell {op.label}: {size} as one, {counted(calls[number], 'call')}")
+    nodes = Counter([(os.path.abspath(place.file), place.function) for place in survey.places if place is not None])
+    for code, reason in sorted(refused.items(), key=lambda item: item[0].co_firstlineno):
+        if nodes[os.path.abspath(code.co_filename), code.co_qualname] >= _OFTEN:
+            where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+            yield (Piece(f"  no automatic cell: {code.co_qualname} ({where}), because {reason}", FAINT),)
 
 
 def _summary(survey: Survey) -> Iterator[Line]:

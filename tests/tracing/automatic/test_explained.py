@@ -1,0 +1,60 @@
+"""What `fl.explain` says of automatic cells, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import foldloom as fl
+from examples.tree_lstm import TreeLSTM, made_examples
+from foldloom.tracing import fast_path
+
+pytestmark = pytest.mark.skipif(not fast_path.is_compiled, reason="automatic cells need the compiled parts")
+
+
+@pytest.fixture
+def trees() -> Iterator[tuple[TreeLSTM, list[object]]]:
+    torch.manual_seed(0)
+    yield TreeLSTM(), list(made_examples(8, 0))
+
+
+def test_cells_and_reasons_are_named(trees: tuple[TreeLSTM, list[object]]) -> None:
+    model, examples = trees
+    fl.batch(model)(examples)
+    text = str(fl.explain(model, examples))
+    assert "automatic cell Leaf.forward: 8 operations as one" in text
+    assert "automatic cell Merge.forward: 15 operations as one" in text
+    assert "no automatic cell: TreeLSTM.forward.<locals>.visit" in text
+    assert "because it calls itself" in text
+
+
+def test_a_batch_takes_fewer_nodes_and_steps(trees: tuple[TreeLSTM, list[object]]) -> None:
+    model, examples = trees
+    counts = {}
+    for is_on in (True, False):
+        for _ in range(2):  # what is captured in the first batch is a cell in all of the second
+            with fl.profile() as profile:
+                fl.batch(model, automatic_cells=is_on)(examples)
+        counts[is_on] = sum(len(run.plan.steps) for run in profile.runs)
+    assert counts[True] * 3 < counts[False]
+
+
+def test_python_does_not_run_again() -> None:
+    calls = 0
+
+    def squashed(x: Tensor) -> Tensor:
+        return torch.tanh(x * 2) + 1
+
+    def counted(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return squashed(x)
+
+    for _ in range(3):
+        fl.batch(counted)([torch.ones(2)] * 5)
+    assert calls == 15  # what writes to something that outlives the call is no cell
+    (trace,) = fast_path.automatic.traces_of(squashed.__code__)
+    assert trace.calls >= 12
