@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,9 +14,9 @@ pytestmark = pytest.mark.skipif(not fast_path.is_compiled, reason="automatic cel
 
 
 @pytest.fixture
-def trees() -> Iterator[tuple[TreeLSTM, list[object]]]:
+def trees() -> tuple[TreeLSTM, list[object]]:
     torch.manual_seed(0)
-    yield TreeLSTM(), list(made_examples(8, 0))
+    return TreeLSTM(), list(made_examples(8, 0))
 
 
 def test_cells_and_reasons_are_named(trees: tuple[TreeLSTM, list[object]]) -> None:
