@@ -21,6 +21,7 @@
 #endif
 
 #define MOST_REGISTERS 128
+#define MOST_STACK (1 << 20) /* bytes */
 #define MOST_ARGUMENTS 16 /* of torch's functions */
 #define MOST_TRACES 32 /* of one function: a module has one for each object of its class */
 #define FEW_TRACES 4 /* so many may be made before they are of use */
@@ -696,11 +697,16 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
 
 static int batches; /* under way, in all threads */
 static __thread _PyInterpreterFrame *passed_on; /* which others may pass back */
+static __thread char *stack_base; /* where the stack of this thread was when a batch began */
 
 static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int is_throwing)
 {
+    char here;
     if (frame == passed_on)
         return _PyEval_EvalFrameDefault(state, frame, is_throwing);
+    /* With a hook, each call of a Python function takes stack of C's, of which there is not much. Deep recursions do without. */
+    if (stack_base != NULL && stack_base - &here > MOST_STACK && _PyInterpreterState_GetEvalFrameFunc(state->interp) == evaluate)
+        _PyInterpreterState_SetEvalFrameFunc(state->interp, around);
     if (!batches && _PyInterpreterState_GetEvalFrameFunc(state->interp) == evaluate) /* somebody put it back after the last batch */
         _PyInterpreterState_SetEvalFrameFunc(state->interp, _PyEval_EvalFrameDefault);
     void *extra = NULL;
@@ -733,7 +739,9 @@ static PyObject *enter(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
 #if KNOWS_FRAMES
+    char here;
     PyInterpreterState *interpreter = PyInterpreterState_Get();
+    stack_base = &here;
     if (!batches++ && _PyInterpreterState_GetEvalFrameFunc(interpreter) != evaluate) {
         around = _PyInterpreterState_GetEvalFrameFunc(interpreter);
         _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate);

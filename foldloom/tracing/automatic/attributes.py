@@ -156,7 +156,10 @@ def is_record(kind: object) -> bool:
         and kind.__new__ is object.__new__
         and "__init__" in kind.__dict__
         and kind.__init__.__code__.co_filename == "<string>"  # made by `dataclass`, from the fields
-        and all(field.init and not field.kw_only for field in dataclasses.fields(kind))
+        and all(
+            field.init and not field.kw_only and field.default_factory in (dataclasses.MISSING, list, dict)
+            for field in dataclasses.fields(kind)
+        )
         and (kind.__setattr__ is object.__setattr__ or getattr(kind, "__dataclass_params__").frozen)  # noqa: B009 (mypy does not know it)
     )
 

@@ -133,7 +133,8 @@ class Frame:
         return taken
 
     def _settled(self) -> Any:
-        return self._tracker.settle(self._pop())
+        """What is computed with next."""
+        return self._tracker.settle_known(self._pop())
 
     def _jump(self, instruction: dis.Instruction) -> None:
         self._next = self._number_of[instruction.argval]
@@ -303,7 +304,7 @@ class Frame:
             if type(left.value) not in (int, float, bool, str, tuple):
                 raise NotRepeatable(f"line {line_of(instruction, self._code)} changes a value in place (`{symbol}`)")
             symbol = symbol[:-1]
-        self._push(_BINARY[symbol](self._tracker.settle(left), right))
+        self._push(_BINARY[symbol](self._tracker.settle_known(left), right))
 
     def on_binary_subscr(self, _: dis.Instruction) -> None:
         index, owner = self._settled(), self._pop()
@@ -312,7 +313,7 @@ class Frame:
             if owner.items is not None and type(index) is int:
                 self._push(owner.items[index])
                 return
-            self._push(self._tracker.settle(owner)[index])
+            self._push(self._tracker.settle_known(owner)[index])
         elif (type(value) is list or isinstance(value, tuple)) and type(index) in (int, slice):
             items = self._tracker.items(owner)
             self._push(items[index] if type(index) is int else Tracked(value[index], None, items[index]))

@@ -107,14 +107,15 @@ class Natives:
         if called is torch.tensor:
             run.tracker.settle(tracked)
             return self._number(run, args, kwargs)
-        settled, named = _settled(run, args, kwargs)
         if not _is_hashable(called):
             raise NotRepeatable(f"it calls a {type(called).__name__}")
+        if _is_named_tuple(called) or is_record(called):
+            settle = run.tracker.settle
+            run.tracker.settle(tracked)
+            return Tracked(called(*map(settle, args), **{name: settle(value) for name, value in kwargs.items()}))
+        settled, named = _settled(run, args, kwargs)
         if called in _PURE or called in _OPERATORS:
             _refuse_values(settled, named, called in _PURE)
-            run.tracker.settle(tracked)
-            return Tracked(called(*settled, **named))
-        if _is_named_tuple(called) or is_record(called):
             run.tracker.settle(tracked)
             return Tracked(called(*settled, **named))
         if not _is_of_torch(called):
@@ -233,18 +234,23 @@ def _is_hashable(value: Any) -> bool:
     return getattr(type(value), "__hash__", None) is not None
 
 
+_MODULES_OF_FUNCTIONS = frozenset(
+    ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn", "torch._tensor", "torch.linalg", "torch._C._linalg",
+     "torch.special", "torch._C._special", "torch.fft", "torch._C._fft", "torch._VF")
+)  # fmt: skip
+"""Where functions of tensors are, which call no code of the user's."""
+
+
 def _is_of_torch(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or ""
     owner = getattr(function, "__self__", None)
-    is_method = isinstance(owner, torch.Tensor) or (
-        isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType))
-        and function.__objclass__ in torch.Tensor.__mro__
-    )
-    return (
-        is_method
-        or module == "torch"
-        or module.startswith("torch.")
-        or (isinstance(owner, types.ModuleType) and owner.__name__.startswith("torch"))
+    if isinstance(owner, torch.Tensor):
+        return True
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return function.__objclass__ in torch.Tensor.__mro__
+    module = owner.__name__ if isinstance(owner, types.ModuleType) else getattr(function, "__module__", None)
+    is_builtin = module is None and isinstance(function, types.BuiltinFunctionType)
+    return not isinstance(function, type) and (
+        module in _MODULES_OF_FUNCTIONS or (is_builtin and getattr(torch, function.__name__, None) is function)
     )
 
 
@@ -253,8 +259,10 @@ def _is_named_tuple(called: Any) -> bool:
         isinstance(called, type)
         and issubclass(called, tuple)
         and hasattr(called, "_fields")
-        and "__new__" in called.__dict__
         and called.__init__ is object.__init__
+        and getattr(getattr(called.__new__, "__code__", None), "co_filename", "").startswith(
+            "<string>"
+        )  # made by `namedtuple`
     )
 
 
@@ -265,7 +273,7 @@ def _is_value(argument: Any) -> bool:
 
 
 def _settled(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked]) -> tuple[list[Any], dict[str, Any]]:
-    settle = run.tracker.settle
+    settle = run.tracker.settle_known
     return [settle(arg) for arg in args], {name: settle(value) for name, value in kwargs.items()}
 
 
@@ -338,7 +346,7 @@ def _isinstance(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked
 def _sum(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked]) -> Tracked:
     total: Any = run.tracker.settle(args[1]) if len(args) > 1 else run.tracker.settle(kwargs["start"]) if kwargs else 0
     for item in run.elements(args[0]):
-        total = total + run.tracker.settle(item)
+        total = total + run.tracker.settle_known(item)
     return Tracked(total)
 
 

@@ -71,6 +71,15 @@ class GuardProgram:
             self.guards.append((kind, source, number, expected, None))
 
 
+def _is_known(value: Any) -> bool:
+    if type(value) in PLAIN or isinstance(value, (torch.Tensor, slice)):
+        return True
+    if isinstance(value, dict):
+        return type(value) is dict and all(map(_is_known, value)) and all(map(_is_known, value.values()))
+    is_sequence = type(value) is list or (isinstance(value, tuple) and type(value).__iter__ is tuple.__iter__)
+    return is_sequence and all(map(_is_known, value))
+
+
 def weakly(value: Any) -> Any:
     """A weak reference, where there can be one."""
     try:
@@ -132,6 +141,13 @@ class Tracker:
             elif tracked.register is not None:
                 self._settle_read(tracked.value, tracked.register)
         return tracked.value
+
+    def settle_known(self, tracked: Tracked) -> Any:
+        """The same, for what is computed with: tensors and plain values. Other objects may change, and run code of their own."""
+        value = self.settle(tracked)
+        if not _is_known(value):
+            raise NotRepeatable(f"it computes with a {type(value).__name__}")
+        return value
 
     def _settle_read(self, value: Any, register: int) -> None:
         kind = type(value)

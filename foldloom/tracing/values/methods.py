@@ -16,14 +16,15 @@ _TAKEN = (torch.Tensor, numbers.Number, np.ndarray, np.generic)
 """What an operator of a tensor can take as the other operand."""
 
 
+def _takes(other: Any) -> bool:
+    return isinstance(other, _TAKEN) or hasattr(type(other), "__torch_function__")
+
+
 def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def binary(self: Any, other: Any) -> Any:
-        try:
-            return self._recorder.call_function(function, (self, other), None)
-        except TypeError:
-            if isinstance(other, _TAKEN):
-                raise
+        if not _takes(other):
             return NotImplemented  # as torch's own: the other operand may know what to do
+        return self._recorder.call_function(function, (self, other), None)
 
     binary.__name__ = name
     return fast_path.operator(function, binary)
@@ -31,12 +32,9 @@ def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def binary(self: Any, other: Any) -> Any:
-        try:
-            return self._recorder.call_function(function, (other, self), None)
-        except TypeError:
-            if isinstance(other, _TAKEN):
-                raise
+        if not _takes(other):
             return NotImplemented
+        return self._recorder.call_function(function, (other, self), None)
 
     binary.__name__ = name
     return fast_path.reflected(function, binary)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+import foldloom as fl
 from foldloom.tracing import fast_path
 from tests.never_wrong.checking import Program, check_program
 
@@ -565,6 +570,73 @@ def programs() -> dict[str, Callable[[Block], Callable[[Tensor], Any]]]:
         return lambda x: mixed([x, x * 2], 1) + mixed([x], 2) + mixed([x, x, x], 1) + mixed([x * 2, x], 1)
 
     @program
+    def array_changed(block: Block) -> Any:
+        def run(x: Tensor) -> Any:
+            factors = np.array([2.0, 3.0])
+
+            def scaled(v: Tensor) -> Tensor:
+                return torch.tanh(v) * float(factors[0]) + factors[1].item()
+
+            y = scaled(x) + scaled(x * 2)
+            factors[0] = 7.0
+            return y + scaled(x)
+
+        return run
+
+    @program
+    def operators_of_an_object(block: Block) -> Any:
+        class Adding:
+            amount = 1.0
+
+            def __radd__(self, other: Any) -> Any:
+                return other + self.amount
+
+        def run(x: Tensor) -> Any:
+            adding = Adding()
+
+            def added(v: Tensor) -> Tensor:
+                return torch.tanh(v) * 2 + adding
+
+            y = added(x) + added(x * 2)
+            adding.amount = 5.0
+            return y + added(x)
+
+        return run
+
+    @program
+    def called_by_torch(block: Block) -> Any:
+        def run(x: Tensor) -> Any:
+            factor = [2.0]
+
+            def inner(v: Tensor) -> Tensor:
+                return torch.tanh(v) * factor[0]
+
+            def outer(v: Tensor) -> Tensor:
+                return checkpoint(inner, v, use_reentrant=False) + torch.vmap(lambda u: u * factor[0])(v)
+
+            y = outer(x) + outer(x * 2)
+            factor[0] = 9.0
+            return y + outer(x)
+
+        return run
+
+    @program
+    def list_changed(block: Block) -> Any:
+        def run(x: Tensor) -> Any:
+            factors = [2.0, 3.0]
+
+            def scaled(v: Tensor) -> Tensor:
+                return torch.tanh(v) * factors[0] + factors[-1]
+
+            y = scaled(x) + scaled(x * 2)
+            factors[0] = 7.0
+            z = scaled(x)
+            factors.append(4.0)
+            return y + z + scaled(x)
+
+        return run
+
+    @program
     def inherited(block: Block) -> Any:
         class Louder(Block):
             slope = 4.0
@@ -590,3 +662,60 @@ def test_guards(name: str) -> None:
         return Program(PROGRAMS[name](block), [inputs], [*block.parameters(), *inputs])
 
     check_program(build)
+
+
+def test_deep_recursion() -> None:
+    """The hook takes stack of C's for each call, and steps aside before it is used up."""
+
+    def deep(x: Tensor, depth: int) -> Tensor:
+        return x if depth == 0 else deep(x, depth - 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(200_000)
+    try:
+        (result,) = fl.batch(lambda x: deep(x, 50_000) * 2)([torch.ones(2)])
+    finally:
+        sys.setrecursionlimit(limit)
+    assert result.tolist() == [2.0, 2.0]
+
+
+def test_another_thread_runs_as_ever() -> None:
+    """The hook is one of the whole process; what other threads call, it leaves alone."""
+    calls: list[int] = []
+
+    def squashed(x: Tensor) -> Tensor:
+        return torch.tanh(x * 2) + 1
+
+    def count() -> None:
+        for number in range(2000):
+            calls.append(len(squashed(torch.ones(2))) + number)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    while thread.is_alive():
+        results = fl.batch(lambda x: squashed(squashed(x)))([torch.zeros(2)] * 4)
+        assert torch.equal(results[0], squashed(squashed(torch.zeros(2))))
+    assert len(calls) == 2000
+
+
+def test_a_debugger_sees_every_call() -> None:
+    seen: list[str] = []
+
+    def squashed(x: Tensor) -> Tensor:
+        return torch.tanh(x * 2) + 1
+
+    def program(x: Tensor) -> Tensor:
+        return squashed(squashed(x))
+
+    fl.batch(program)([torch.ones(2)] * 4)
+
+    def trace(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            seen.append(frame.f_code.co_name)
+
+    sys.settrace(trace)
+    try:
+        fl.batch(program)([torch.ones(2)] * 4)
+    finally:
+        sys.settrace(None)
+    assert seen.count("squashed") == 8

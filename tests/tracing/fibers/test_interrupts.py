@@ -79,7 +79,7 @@ def test_at_any_moment(alarm: None) -> None:
     model = Model()
     xs = [torch.randn(4) for _ in range(6)]
     batched = fl.batch(model)
-    expected = [h.tolist() for h, _ in batched(xs)]
+    expected = [h for h, _ in batched(xs)]
     start = time.perf_counter()
     batched(xs)
     duration = time.perf_counter() - start
@@ -90,7 +90,8 @@ def test_at_any_moment(alarm: None) -> None:
         assert state_of(model) == before
     assert seen.keys() <= {"interrupted", "done"}
     assert seen["interrupted"] > 20
-    assert [h.tolist() for h, _ in batched(xs)] == expected
+    # Functions may have become automatic cells meanwhile, and steps of other sizes round differently.
+    torch.testing.assert_close([h for h, _ in batched(xs)], expected)
 
 
 def test_interrupt_main() -> None:
