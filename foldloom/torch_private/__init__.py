@@ -120,6 +120,12 @@ disable_saved_tensor_hooks: Callable[[str, bool], None] = torch._C._autograd._sa
 
 # ---- Transforms of torch.func. Nothing inside one can be recorded.
 
+modules_of_functions = frozenset(
+    ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn", "torch._tensor", "torch.linalg", "torch._C._linalg",
+     "torch.special", "torch._C._special", "torch.fft", "torch._C._fft", "torch._VF")
+)  # fmt: skip
+"""Names of modules whose functions compute with tensors and call no code of the user's. If one goes: its functions are not captured."""
+
 global_module_hooks: tuple[dict[Any, Any], ...] = tuple(
     [
         hooks

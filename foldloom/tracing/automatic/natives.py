@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from foldloom.torch_private import modules_of_functions
 from foldloom.tracing.automatic.attributes import HandleMethod, is_record, parts_of
 from foldloom.tracing.automatic.frames import Iteration, append
 from foldloom.tracing.automatic.interpreter import Interpreter
@@ -234,13 +235,6 @@ def _is_hashable(value: Any) -> bool:
     return getattr(type(value), "__hash__", None) is not None
 
 
-_MODULES_OF_FUNCTIONS = frozenset(
-    ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn", "torch._tensor", "torch.linalg", "torch._C._linalg",
-     "torch.special", "torch._C._special", "torch.fft", "torch._C._fft", "torch._VF")
-)  # fmt: skip
-"""Where functions of tensors are, which call no code of the user's."""
-
-
 def _is_of_torch(function: Any) -> bool:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.Tensor):
@@ -250,7 +244,7 @@ def _is_of_torch(function: Any) -> bool:
     module = owner.__name__ if isinstance(owner, types.ModuleType) else getattr(function, "__module__", None)
     is_builtin = module is None and isinstance(function, types.BuiltinFunctionType)
     return not isinstance(function, type) and (
-        module in _MODULES_OF_FUNCTIONS or (is_builtin and getattr(torch, function.__name__, None) is function)
+        module in modules_of_functions or (is_builtin and getattr(torch, function.__name__, None) is function)
     )
 
 

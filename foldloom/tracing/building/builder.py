@@ -279,6 +279,7 @@ class GraphBuilder:
         del self.operands[mark.operands :], self.lengths[mark.lengths :]
         for value in range(mark.values, self.value_count):
             self.number_of_value.pop(value, None)
+        self.copies = {value for value in self.copies if value < mark.values}
         self.value_count = mark.values
         self.histories.rewind(mark.values)
         self._known = tuple(map(min, zip(self._known, mark[:3], strict=True)))  # type: ignore[assignment]

@@ -87,6 +87,7 @@ class Inputs:
         while self._first_rows and self._first_rows[-1] >= values:
             self._rows.pop()
             self._first_rows.pop()
+        self._made_in = Counter({key: count for key, count in self._made_in.items() if key[0] < values})
 
     # ---- Adding inputs.
 
@@ -95,8 +96,8 @@ class Inputs:
         with unwatched():
             if ragged is None:
                 ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
-            # Without rows, nothing would tell whether a ragged value requires grad.
-            ragged = ragged and len(tensor) > 0
+            # Without rows, nothing would tell whether a ragged value requires grad. In a recording that is kept, nobody asks.
+            ragged = ragged and (len(tensor) > 0 or self._guards.runs_later)
             storage = tensor.untyped_storage()
             self.memory.add(storage._cdata)
             # The memory of a numpy array can change before it is read, and no version counter tells.
