@@ -113,7 +113,8 @@ def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any
     if kind is slice and values._type.ragged:
         bounds = [bound for bound in (index.start, index.stop, index.step) if bound is not None]
         if all(type(bound) is int for bound in bounds) and (index.step is None or index.step > 0):
-            if not range(len(values))[index]:  # no row is left to tell whether it requires grad
+            # No row may be left to tell whether it requires grad, which nobody asks of a recording that is kept.
+            if not range(len(values))[index] and not recorder.guards.runs_later:
                 return recorder.call_function(torch.Tensor.__getitem__, (recorder.dense(values), index), None)
             return row_handle(recorder, values, index)
         return NotImplemented
