@@ -26,7 +26,7 @@ check: $(VENV)/dev warnings
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror foldloom/planning/_planning.c foldloom/tracing/_frames.c
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 
 # C without any warning. Where there is no compiler, Foldloom runs without C, and there is nothing to check.
 warnings: $(VENV)/dev
@@ -63,7 +63,7 @@ wheel: $(VENV)/dev
 format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i foldloom/planning/_planning.c foldloom/tracing/_frames.c
+	$(BIN)/clang-format -i $(NATIVE)
 
 benchmark: $(VENV)/demo
 	$(BIN)/python -m benchmarks tree-lstm

@@ -22,22 +22,42 @@
 
 #define MOST_REGISTERS 128
 #define MOST_STACK (1 << 20) /* bytes */
-#define MOST_ARGUMENTS 16 /* of torch's functions */
-#define MOST_TRACES 32 /* of one function: a module has one for each object of its class */
-#define FEW_TRACES 4 /* so many may be made before they are of use */
+#define MOST_ARGUMENTS 16    /* of torch's functions */
+#define MOST_TRACES 32       /* of one function: a module has one for each object of its class */
+#define FEW_TRACES 4         /* so many may be made before they are of use */
 
 typedef enum {
-    READ_GLOBAL, READ_BUILTIN, READ_CLOSURE, READ_DEFAULT, READ_KEYWORD_DEFAULT, READ_ATTRIBUTE, READ_PART, READ_SLOT, READ_ITEM,
-    READ_ENTRY, READ_CONSTANT,
-    CHECK_IS, CHECK_TYPE, CHECK_EQUAL, CHECK_HANDLE, CHECK_NUMBER, CHECK_LENGTH, CHECK_CODE, CHECK_ABSENT, CHECK_STATE, CHECK_UNHOOKED,
-    CHECK_KEYS, CHECK_SAME, GUARD_KINDS,
+    READ_GLOBAL,
+    READ_BUILTIN,
+    READ_CLOSURE,
+    READ_DEFAULT,
+    READ_KEYWORD_DEFAULT,
+    READ_ATTRIBUTE,
+    READ_PART,
+    READ_SLOT,
+    READ_ITEM,
+    READ_ENTRY,
+    READ_CONSTANT,
+    CHECK_IS,
+    CHECK_TYPE,
+    CHECK_EQUAL,
+    CHECK_HANDLE,
+    CHECK_NUMBER,
+    CHECK_LENGTH,
+    CHECK_CODE,
+    CHECK_ABSENT,
+    CHECK_STATE,
+    CHECK_UNHOOKED,
+    CHECK_KEYS,
+    CHECK_SAME,
+    GUARD_KINDS,
 } GuardKind;
 
 static const char *const guard_names[] = {
-    "READ_GLOBAL", "READ_BUILTIN", "READ_CLOSURE", "READ_DEFAULT", "READ_KEYWORD_DEFAULT", "READ_ATTRIBUTE", "READ_PART", "READ_SLOT",
-    "READ_ITEM", "READ_ENTRY", "READ_CONSTANT",
-    "CHECK_IS", "CHECK_TYPE", "CHECK_EQUAL", "CHECK_HANDLE", "CHECK_NUMBER", "CHECK_LENGTH", "CHECK_CODE", "CHECK_ABSENT", "CHECK_STATE",
-    "CHECK_UNHOOKED", "CHECK_KEYS", "CHECK_SAME",
+    "READ_GLOBAL",  "READ_BUILTIN", "READ_CLOSURE",   "READ_DEFAULT", "READ_KEYWORD_DEFAULT", "READ_ATTRIBUTE",
+    "READ_PART",    "READ_SLOT",    "READ_ITEM",      "READ_ENTRY",   "READ_CONSTANT",        "CHECK_IS",
+    "CHECK_TYPE",   "CHECK_EQUAL",  "CHECK_HANDLE",   "CHECK_NUMBER", "CHECK_LENGTH",         "CHECK_CODE",
+    "CHECK_ABSENT", "CHECK_STATE",  "CHECK_UNHOOKED", "CHECK_KEYS",   "CHECK_SAME",
 };
 
 typedef struct {
@@ -49,13 +69,12 @@ typedef struct {
 } Guard;
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *weak, *attributes;
+    PyObject_HEAD PyObject *weak, *attributes;
     Py_ssize_t guard_count;
     Guard *guards;
     Py_ssize_t operand_count;
-    int *operands;   /* registers */
-    int first_free;  /* register: the arguments and the function are before it */
+    int *operands;     /* registers */
+    int first_free;    /* register: the arguments and the function are before it */
     PyObject *rebuild; /* makes the result of handles and registers; None if the handles are the result */
     unsigned long calls;
 } Trace;
@@ -64,10 +83,10 @@ static struct {
     PyObject *follows; /* asked whether a function may be captured, and for the form in which torch reports one of its own */
     PyObject *module_call, *module_getattr; /* the codes of nn.Module.__call__ and __getattr__ */
     PyObject *parameter_type;
-    PyObject *capture; /* asked to capture a call */
-    PyObject *admit;   /* asked to make a trace known to a recorder */
-    PyObject *own;     /* asked to make a given tensor a value, if it should be */
-    PyObject *guarded; /* names of attributes that examples write */
+    PyObject *capture;      /* asked to capture a call */
+    PyObject *admit;        /* asked to make a trace known to a recorder */
+    PyObject *own;          /* asked to make a given tensor a value, if it should be */
+    PyObject *guarded;      /* names of attributes that examples write */
     PyObject *global_hooks; /* dictionaries of hooks on all modules */
 } told;
 
@@ -220,10 +239,7 @@ static PyObject *attributes_of(PyObject *object)
 }
 
 /* What a weak reference refers to, or the object itself, borrowed. */
-static PyObject *referred(PyObject *expected)
-{
-    return PyWeakref_CheckRef(expected) ? PyWeakref_GET_OBJECT(expected) : expected;
-}
+static PyObject *referred(PyObject *expected) { return PyWeakref_CheckRef(expected) ? PyWeakref_GET_OBJECT(expected) : expected; }
 
 static int is_empty_dict(PyObject *dict) { return dict != NULL && PyDict_Check(dict) && PyDict_GET_SIZE(dict) == 0; }
 
@@ -357,7 +373,8 @@ static Outcome check_by(const Guard *guard, PyObject *recorder, PyObject *const 
     case CHECK_NUMBER:
         return as_outcome((PyObject *)Py_TYPE(value) == guard->name);
     case CHECK_LENGTH:
-        return as_outcome((PyObject *)Py_TYPE(value) == referred(guard->name) && PySequence_Fast_GET_SIZE(value) == guard->number);
+        return as_outcome((PyObject *)Py_TYPE(value) == referred(guard->name) &&
+                          PySequence_Fast_GET_SIZE(value) == guard->number);
     case CHECK_CODE:
         return as_outcome(PyFunction_Check(value) && PyFunction_GET_CODE(value) == referred(guard->name));
     case CHECK_ABSENT: {
@@ -450,11 +467,12 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
 typedef struct {
     PyObject *function; /* one of torch's, owned, or NULL */
     PyObject *names;    /* of the arguments that it reports by name, owned */
-    int positions[MOST_ARGUMENTS], position_count, named_positions[MOST_ARGUMENTS]; /* which variables the reported arguments are */
-    int calls;      /* while nothing was captured */
-    int is_refused; /* never to be captured */
-    int misses;     /* calls that no trace was right for */
-    int hits;       /* calls that one was right for */
+    int positions[MOST_ARGUMENTS], position_count,
+        named_positions[MOST_ARGUMENTS]; /* which variables the reported arguments are */
+    int calls;                           /* while nothing was captured */
+    int is_refused;                      /* never to be captured */
+    int misses;                          /* calls that no trace was right for */
+    int hits;                            /* calls that one was right for */
     int trace_count;
     PyObject *traces[MOST_TRACES]; /* owned */
 } Known;
@@ -695,9 +713,9 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
     return capture(frame, result);
 }
 
-static int batches; /* under way, in all threads */
+static int batches;                             /* under way, in all threads */
 static __thread _PyInterpreterFrame *passed_on; /* which others may pass back */
-static __thread char *stack_base; /* where the stack of this thread was when a batch began */
+static __thread char *stack_base;               /* where the stack of this thread was when a batch began */
 
 static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int is_throwing)
 {
@@ -707,7 +725,8 @@ static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int 
     /* With a hook, each call of a Python function takes stack of C's, of which there is not much. Deep recursions do without. */
     if (stack_base != NULL && stack_base - &here > MOST_STACK && _PyInterpreterState_GetEvalFrameFunc(state->interp) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(state->interp, around);
-    if (!batches && _PyInterpreterState_GetEvalFrameFunc(state->interp) == evaluate) /* somebody put it back after the last batch */
+    if (!batches &&
+        _PyInterpreterState_GetEvalFrameFunc(state->interp) == evaluate) /* somebody put it back after the last batch */
         _PyInterpreterState_SetEvalFrameFunc(state->interp, _PyEval_EvalFrameDefault);
     void *extra = NULL;
     PyObject *result = NULL;
@@ -845,7 +864,8 @@ static PyObject *bind_automatic(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *follows, *module_call, *module_getattr, *parameter_type, *capture, *admit, *own, *guarded, *hooks;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO!O!", &follows, &module_call, &module_getattr, &parameter_type, &capture, &admit, &own, &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
+    if (!PyArg_ParseTuple(args, "OOOOOOOO!O!", &follows, &module_call, &module_getattr, &parameter_type, &capture, &admit, &own,
+                          &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
         return NULL;
     Py_XSETREF(told.follows, Py_NewRef(follows)); /* all for as long as the process lives */
     Py_XSETREF(told.module_call, Py_NewRef(module_call));
@@ -860,7 +880,8 @@ static PyObject *bind_automatic(PyObject *module, PyObject *args)
 }
 
 PyMethodDef automatic_functions[] = {
-    {"bind_automatic", bind_automatic, METH_VARARGS, "Say who captures and admits. Whether there are automatic cells in this Python."},
+    {"bind_automatic", bind_automatic, METH_VARARGS,
+     "Say who captures and admits. Whether there are automatic cells in this Python."},
     {"trace", new_trace, METH_VARARGS, "A trace of guards, operands, the first free register and what rebuilds the result."},
     {"enter", enter, METH_NOARGS, "Automatic cells from now on."},
     {"leave", leave, METH_NOARGS, "No longer, after as many calls as of enter."},
@@ -878,9 +899,13 @@ int ready_automatic(PyObject *module)
     for (int i = 0; i < 4; i++)
         if ((name_modules_hooks[i] = PyUnicode_InternFromString(hooks[i])) == NULL)
             return -1;
-    struct { PyObject **place; const char *text; } names[] = {
-        {&name_forward, "forward"},   {&name_compiled, "_compiled_call_impl"}, {&name_parameters, "_parameters"},
-        {&name_buffers, "_buffers"}, {&name_parts, "_modules"},
+    struct {
+        PyObject **place;
+        const char *text;
+    } names[] = {
+        {&name_forward, "forward"},        {&name_compiled, "_compiled_call_impl"},
+        {&name_parameters, "_parameters"}, {&name_buffers, "_buffers"},
+        {&name_parts, "_modules"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)

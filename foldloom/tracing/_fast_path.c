@@ -19,35 +19,48 @@
 static struct {
     int is_bound;
     PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
-    struct { Py_ssize_t graph, automatic; } recorder;
-    struct { Py_ssize_t recorder, value, type, depth, source, views; } handle;
-    struct { Py_ssize_t base, function, args, kwargs, grad_enabled, views; } views;
-    struct { Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, column_of_number,
-                        number_of_value, module_states, cells; } graph;
-    struct { Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged, may_raise; } known;
-    struct { Py_ssize_t op_number, type, values; } column;
-    struct { Py_ssize_t ragged; } type;
+    struct {
+        Py_ssize_t graph, automatic;
+    } recorder;
+    struct {
+        Py_ssize_t recorder, value, type, depth, source, views;
+    } handle;
+    struct {
+        Py_ssize_t base, function, args, kwargs, grad_enabled, views;
+    } views;
+    struct {
+        Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, column_of_number,
+            number_of_value, module_states, cells;
+    } graph;
+    struct {
+        Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged, may_raise;
+    } known;
+    struct {
+        Py_ssize_t op_number, type, values;
+    } column;
+    struct {
+        Py_ssize_t ragged;
+    } type;
     PyObject *is_grad_enabled, *is_autocast_enabled; /* torch's */
     PyObject *scope;                                 /* whose attribute `recorder` is where this thread records */
     PyObject *handlers;                              /* functions that Python must see */
     PyObject *module_types;                          /* modules that count as one operation */
     PyObject *parameter_type;
-    PyObject *plain_types;                           /* of settings that a key holds as they are */
-    PyObject *may_copy;                              /* functions whose results are views or not, which Python finds out */
-    PyObject *rebuilt;                               /* puts results in the nesting of what a call returns */
-    PyObject *make_tensor;                           /* torch.tensor */
-    PyObject *stack;                                 /* torch.stack */
-    PyObject *type_of_stack;                         /* by the type of a row */
-    PyObject *may_be_caught;                         /* whether somebody on the stack may catch what a call raises */
-    PyObject *make_handle;                           /* makes a handle with empty slots, a tensor without data */
+    PyObject *plain_types;   /* of settings that a key holds as they are */
+    PyObject *may_copy;      /* functions whose results are views or not, which Python finds out */
+    PyObject *rebuilt;       /* puts results in the nesting of what a call returns */
+    PyObject *make_tensor;   /* torch.tensor */
+    PyObject *stack;         /* torch.stack */
+    PyObject *type_of_stack; /* by the type of a row */
+    PyObject *may_be_caught; /* whether somebody on the stack may catch what a call raises */
+    PyObject *make_handle;   /* makes a handle with empty slots, a tensor without data */
 } bound;
 
-static PyObject *name_recorder, *name_own_recorder, *name_training, *name_parameters, *name_parts, *name_hooks,
-    *name_pre_hooks;
+static PyObject *name_recorder, *name_own_recorder, *name_training, *name_parameters, *name_parts, *name_hooks, *name_pre_hooks;
 
 /* A key under construction. */
 typedef struct {
-    PyObject *recorder, *graph; /* borrowed */
+    PyObject *recorder, *graph;  /* borrowed */
     PyObject *parts[MOST_PARTS]; /* each owned */
     int size;
     PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, of the rows of ragged ones, or numbers that are given */
@@ -228,8 +241,7 @@ static Outcome is_in_mode(PyObject *recorder)
         Py_XDECREF(grad);
         return FAILED;
     }
-    int same = grad == SLOT(graph, bound.graph.grad) && autocast == Py_False &&
-               SLOT(graph, bound.graph.autocast) == Py_False;
+    int same = grad == SLOT(graph, bound.graph.grad) && autocast == Py_False && SLOT(graph, bound.graph.autocast) == Py_False;
     Py_DECREF(grad);
     Py_DECREF(autocast);
     return same ? FOUND : UNKNOWN;
@@ -475,8 +487,7 @@ static Outcome key_add_operand(Key *key, PyObject *argument)
 }
 
 /* Adds all leaves of nested arguments, and says how they are nested: see `nesting.flatten`. */
-static Outcome key_add_nested(Key *key, PyObject *kind, PyObject *const *items, Py_ssize_t count, int levels,
-                              PyObject **nesting)
+static Outcome key_add_nested(Key *key, PyObject *kind, PyObject *const *items, Py_ssize_t count, int levels, PyObject **nesting)
 {
     if (!levels)
         return UNKNOWN;
@@ -485,8 +496,8 @@ static Outcome key_add_nested(Key *key, PyObject *kind, PyObject *const *items, 
     for (Py_ssize_t i = 0; i < count && outcome == FOUND; i++) {
         PyObject *item = items[i], *part = NULL;
         if (is_container(item))
-            outcome = key_add_nested(key, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item),
-                                     PySequence_Fast_GET_SIZE(item), levels - 1, &part);
+            outcome = key_add_nested(key, (PyObject *)Py_TYPE(item), PySequence_Fast_ITEMS(item), PySequence_Fast_GET_SIZE(item),
+                                     levels - 1, &part);
         else if ((outcome = key_add_operand(key, item)) == FOUND)
             part = Py_NewRef(Py_None);
         PyTuple_SET_ITEM(parts, i, part);
@@ -693,8 +704,8 @@ static int is_plain(PyObject *state)
             PyDict_GetItem(*attributes, name_training) != PyTuple_GET_ITEM(part, 1) ||
             !same_items(PyDict_GetItem(*attributes, name_parameters), PyTuple_GET_ITEM(part, 2)) ||
             !same_items(PyDict_GetItem(*attributes, name_parts), PyTuple_GET_ITEM(part, 3)) ||
-            !has_items(*attributes, PyTuple_GET_ITEM(part, 4)) ||
-            !is_empty(PyDict_GetItem(*attributes, name_hooks)) || !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
+            !has_items(*attributes, PyTuple_GET_ITEM(part, 4)) || !is_empty(PyDict_GetItem(*attributes, name_hooks)) ||
+            !is_empty(PyDict_GetItem(*attributes, name_pre_hooks)))
             return 0;
     }
     return 1;
@@ -856,8 +867,7 @@ done:
 typedef enum { CELL, MODULE, METHOD, OPERATOR, REFLECTED, REPORTED } Kind;
 
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     Kind kind;
     PyObject *otherwise; /* the Python function */
     PyObject *function;  /* what a method records, or NULL */
@@ -1034,8 +1044,11 @@ static PyObject *bind_handles(PyObject *module, PyObject *args)
     PyObject *type, *make_handle;
     if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &make_handle))
         return NULL;
-    struct { const char *name; Py_ssize_t *offset; } slots[] = {
-        {"_recorder", &bound.handle.recorder}, {"_value", &bound.handle.value}, {"_type", &bound.handle.type},
+    struct {
+        const char *name;
+        Py_ssize_t *offset;
+    } slots[] = {
+        {"_recorder", &bound.handle.recorder}, {"_value", &bound.handle.value},   {"_type", &bound.handle.type},
         {"_depth", &bound.handle.depth},       {"_source", &bound.handle.source}, {"_views", &bound.handle.views},
     };
     for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
@@ -1053,7 +1066,10 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     (void)args;
     PyObject *recorder, *graph, *known, *column, *views, *type;
-    struct { const char *name; PyObject **place; } meant[] = {
+    struct {
+        const char *name;
+        PyObject **place;
+    } meant[] = {
         {"recorder", &recorder},
         {"graph", &graph},
         {"known", &known},
@@ -1080,7 +1096,11 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
             return PyErr_Format(PyExc_TypeError, "bind() is not told what %s is", meant[i].name);
         *meant[i].place = Py_NewRef(value); /* for as long as the process lives */
     }
-    struct { PyObject *type; const char *name; Py_ssize_t *offset; } slots[] = {
+    struct {
+        PyObject *type;
+        const char *name;
+        Py_ssize_t *offset;
+    } slots[] = {
         {views, "base", &bound.views.base},
         {views, "function", &bound.views.function},
         {views, "args", &bound.views.args},
@@ -1153,7 +1173,8 @@ static PyObject *numbers(PyObject *self, PyObject *list)
 static PyMethodDef functions[] = {
     {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
     {"bind_handles", bind_handles, METH_VARARGS, "Say what handles are, and how one is made."},
-    {"handle", (PyCFunction)(void (*)(void))handle, METH_FASTCALL, "A handle of recorder, value, type, depth and perhaps a source."},
+    {"handle", (PyCFunction)(void (*)(void))handle, METH_FASTCALL,
+     "A handle of recorder, value, type, depth and perhaps a source."},
     {"cell", cell, METH_O, "For the method of a recorder that records a cell."},
     {"module", module_call, METH_O, "For the method of a recorder that records a module."},
     {"reported", reported, METH_O, "For the method of a mode that torch reports calls to."},
@@ -1165,16 +1186,26 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "foldloom.tracing._fast_path", .m_doc = "The fast path: calls of known signatures, recorded without running Python.",
-    .m_size = -1, .m_methods = functions,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "foldloom.tracing._fast_path",
+    .m_doc = "The fast path: calls of known signatures, recorded without running Python.",
+    .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__fast_path(void)
 {
-    struct { PyObject **place; const char *text; } names[] = {
-        {&name_recorder, "recorder"},     {&name_own_recorder, "_recorder"},
-        {&name_training, "training"},     {&name_parameters, "_parameters"}, {&name_parts, "_modules"},
-        {&name_hooks, "_forward_hooks"}, {&name_pre_hooks, "_forward_pre_hooks"},
+    struct {
+        PyObject **place;
+        const char *text;
+    } names[] = {
+        {&name_recorder, "recorder"},
+        {&name_own_recorder, "_recorder"},
+        {&name_training, "training"},
+        {&name_parameters, "_parameters"},
+        {&name_parts, "_modules"},
+        {&name_hooks, "_forward_hooks"},
+        {&name_pre_hooks, "_forward_pre_hooks"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
