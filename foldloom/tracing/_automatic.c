@@ -24,7 +24,8 @@
 #define MOST_STACK (1 << 20) /* bytes */
 #define MOST_ARGUMENTS 16    /* of torch's functions */
 #define MOST_TRACES 32       /* of one function: a module has one for each object of its class */
-#define FEW_TRACES 4         /* so many may be made before they are of use */
+#define FEW_TRACES                                                                                                               \
+    4 /* of one function may be made before they are of use; of methods of modules, which a model has many of, all */
 
 typedef enum {
     READ_GLOBAL,
@@ -617,6 +618,12 @@ static Outcome by_trace(Known *known, PyObject *recorder, PyObject *const *given
     return UNKNOWN;
 }
 
+static int is_module(PyObject *object)
+{
+    PyObject *attributes = object == NULL ? NULL : attributes_of(object);
+    return attributes != NULL && PyDict_GetItem(attributes, name_parts) != NULL;
+}
+
 /* A call of a module: one of torch's is recorded; for one of the user's there may be a trace of its `forward`. */
 static Outcome module_as_node(_PyInterpreterFrame *frame, PyObject *recorder, PyObject **result)
 {
@@ -705,7 +712,8 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
     if (outcome != UNKNOWN || is_held)
         return outcome;
     /* A function whose calls differ from each other is better recorded operation by operation: these can share steps. */
-    if (++known->misses > FEW_TRACES && known->hits < 4 * known->misses) {
+    int few = count && is_module(given[0]) ? MOST_TRACES : FEW_TRACES;
+    if (++known->misses > few && known->hits < 4 * known->misses) {
         forget_traces(known);
         known->is_refused = 1;
         return UNKNOWN;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import foldloom as fl
 from examples.tree_lstm import TreeLSTM, made_examples
@@ -56,3 +56,26 @@ def test_python_does_not_run_again() -> None:
     assert calls == 15  # what writes to something that outlives the call is no cell
     (trace,) = fast_path.automatic.traces_of(squashed.__code__)
     assert trace.calls >= 12
+
+
+def test_each_layer_of_a_model_has_a_trace() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.outer(torch.relu(self.inner(x)))
+
+    layers = [Layer() for _ in range(8)]
+
+    def through(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    xs = [torch.randn(3) for _ in range(6)]
+    for _ in range(2):
+        results = fl.batch(through)(xs)
+    torch.testing.assert_close(results, [through(x) for x in xs])
+    assert len(fast_path.automatic.traces_of(Layer.forward.__code__)) == 8
