@@ -31,7 +31,7 @@ TRIALS, TRIALS_OF_FEW = 3, 8
 clock: Callable[[], float] = time.thread_time
 """Time that this thread has worked: others may keep the machine busy."""
 
-MARGIN, MARGIN_WITH_GRADIENTS = 1.1, 2.0
+MARGIN, MARGIN_WITH_GRADIENTS = 1.0, 2.0
 """How many times as long batches must take. Backward gains more by batching than forward does, and is not timed."""
 
 
