@@ -239,6 +239,7 @@ def exit_code_of_a_child(function: Callable[[], None], seconds: float = 20) -> i
         faulthandler.disable()
         code = 1
         try:
+            torch.set_num_threads(1)  # torch's own pool of threads does not survive a fork
             function()
             code = 0
         except BaseException:

@@ -26,7 +26,7 @@ def test_cells_and_reasons_are_named(trees: tuple[TreeLSTM, list[object]]) -> No
     assert "automatic cell Leaf.forward: 8 operations as one" in text
     assert "automatic cell Merge.forward: 15 operations as one" in text
     assert "no automatic cell: TreeLSTM.forward.<locals>.visit" in text
-    assert "because it " in text
+    assert ", because " in text
 
 
 def test_a_batch_takes_fewer_nodes_and_steps(trees: tuple[TreeLSTM, list[object]]) -> None:
