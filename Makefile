@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard foldloom/*/*.[ch])
 TRIALS := .venv-trials
 
-.PHONY: demo test test-without-c trials check warnings sanitize wheel format benchmark bench-readme views clean
+.PHONY: demo test test-without-c test-builds trials check warnings sanitize wheel format benchmark bench-readme views clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/hidden_operators.py
@@ -16,6 +16,9 @@ test: $(VENV)/dev $(VENV)/browser
 # The same, with Python in the place of C. Tests of the compiled parts skip.
 test-without-c: $(VENV)/dev $(VENV)/browser
 	FOLDLOOM_NO_C=1 $(BIN)/python -m pytest
+
+# All other ways to build: before a release, and after changing C.
+test-builds: test-without-c sanitize wheel
 
 # Libraries of others under the law, in an environment of their own.
 trials: $(TRIALS)/trials
