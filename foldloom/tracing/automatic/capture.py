@@ -6,10 +6,8 @@ The call that is captured is recorded operation by operation, as ever. Its opera
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import weakref
-from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,21 +17,19 @@ from torch import nn
 from foldloom.graph import Op
 from foldloom.torch_private import are_transforms_active, global_module_hooks
 from foldloom.tracing import fast_path
-from foldloom.tracing.automatic.attributes import is_record
+from foldloom.tracing.automatic.body_builder import NOT_PLAIN, BodyBuilder, plainly_returned, rebuilder
 from foldloom.tracing.automatic.forms import Form, form_of
 from foldloom.tracing.automatic.interpreter import Interpreter, is_library, why_not
 from foldloom.tracing.automatic.natives import Natives
-from foldloom.tracing.automatic.tracked import PLAIN, C, NotRepeatable, Tracker
+from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracker
 from foldloom.tracing.catching import may_be_caught
-from foldloom.tracing.cells.bodies import AUTOMATIC, Body, Constant, Node
+from foldloom.tracing.cells.bodies import AUTOMATIC
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.cells.lookup import cell_of_module
 from foldloom.tracing.fibers.module_hooks import get_attribute
 from foldloom.tracing.fibers.module_state import guarded
-from foldloom.tracing.functions.calls import name_of
 from foldloom.tracing.interception.modules import call_or_record
 from foldloom.tracing.mutation.guards import same_settings, settings_of
-from foldloom.tracing.mutation.views import Views
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import is_machinery, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
@@ -207,7 +203,7 @@ class _Capture:
         numbers = list(graph.op_of_node[first.nodes :])
         operands = graph.operands[first.operands :]
         assert self.result is not None
-        builder = _BodyBuilder(self._tracker, self._natives)
+        builder = BodyBuilder(self._tracker, self._natives)
         position, value = 0, first.values
         for number in numbers:
             op = graph.ops[number]
@@ -224,7 +220,7 @@ class _Capture:
             raise NotRepeatable("it is given nothing to compute with")
         self._keep(builder, returned)
 
-    def _keep(self, builder: _BodyBuilder, returned: Any) -> None:
+    def _keep(self, builder: BodyBuilder, returned: Any) -> None:
         recorder, code = self._recorder, self._function.__code__
         body, types = builder.body()
         made = Recorded()
@@ -245,166 +241,13 @@ class _Capture:
         weights = {id(w): w for node in body.nodes for name in node.op.shared for w in weights_named(name)}
         weights |= {id(w): w for module in self._natives.modules.values() for w in module.parameters()}
         made.weights = [(weakref.ref(weight), weight.requires_grad) for weight in weights.values()]
-        plain = _plainly_returned(returned, len(outputs))
-        made.returns = Ellipsis if plain is _NOT_PLAIN else plain
-        rebuild = _rebuilder(returned) if made.returns is Ellipsis else None
+        plain = plainly_returned(returned, len(outputs))
+        made.returns = Ellipsis if plain is NOT_PLAIN else plain
+        rebuild = rebuilder(returned) if made.returns is Ellipsis else None
         program = self._tracker.program
         trace = C.trace(tuple(program.guards), tuple(builder.operands), program.first_free, rebuild)
         trace.recorded = made
         C.add_trace(code, trace)
-
-
-class _BodyBuilder:
-    """Numbers the values of a body anew."""
-
-    def __init__(self, tracker: Tracker, natives: Natives) -> None:
-        self._tracker = tracker
-        self._natives = natives
-        self.nodes: list[tuple[Op, list[int], tuple[int, ...]]] = []
-        self._made: dict[int, tuple[int, int]] = {}
-        """Values that nodes made: the node, and which of its results."""
-        self._type_of: dict[int, Any] = {}
-        self.operands: list[int] = []
-        """Registers."""
-        self.number_registers: list[int] = []
-        self._operand_types: list[Any] = []
-        self._place_of_operand: dict[int, int] = {}
-        self._constants: dict[int, int] = {}
-        self._outputs: list[int] = []
-        self.output_types: list[Any] = []
-        self._roots: list[int] = []
-
-    def add(self, op: Op, operands: Sequence[int], first_value: int, rules: tuple[int, ...]) -> None:
-        for value, type in zip(operands, op.inputs, strict=True):
-            self._note(value, type)
-        self.nodes.append((op, list(operands), rules))
-        for number, type in enumerate(op.outputs):
-            self._made[first_value + number] = (len(self.nodes) - 1, number)
-            self._type_of[first_value + number] = type
-
-    def _note(self, value: int, type: Any) -> None:
-        """An operand of a node: of the cell, a constant, or made by a node before."""
-        if value in self._made or value in self._place_of_operand or value in self._constants:
-            return
-        tracker, natives = self._tracker, self._natives
-        register = tracker.operands.get(value, natives.numbers.get(value))
-        if value in natives.constants:
-            if register is not None:
-                raise NotRepeatable("it makes a constant that it is given too")
-            self._constants[value] = len(self._constants)
-            return
-        if register is None:
-            raise NotRepeatable("it uses a tensor that is neither one of its arguments nor a parameter")
-        self._place_of_operand[value] = len(self.operands)
-        self.operands.append(register)
-        self._operand_types.append(type)
-        if value in natives.numbers:
-            self.number_registers.append(register)
-
-    def body(self) -> tuple[Body, tuple[Any, ...]]:
-        natives = self._natives
-        places = dict(self._place_of_operand)
-        places |= {value: len(self.operands) + number for value, number in self._constants.items()}
-        first = len(self.operands) + len(self._constants)
-        starts = []
-        for op, _, _ in self.nodes:
-            starts.append(first)
-            first += len(op.outputs)
-        places |= {value: starts[node] + number for value, (node, number) in self._made.items()}
-        constants = []
-        for value in self._constants:
-            function, args, kwargs = natives.constants[value]
-            constants.append(Constant(name_of(function), _frozen(args), tuple([(k, _frozen(v)) for k, v in kwargs])))
-        nodes = tuple(
-            [Node(op, tuple([places[value] for value in operands]), rules) for op, operands, rules in self.nodes]
-        )
-        outputs = tuple([places[value] for value in self._outputs])
-        return Body(len(self.operands), tuple(constants), nodes, outputs), tuple(self._operand_types)
-
-    # ---- Results.
-
-    def returned(self, result: Any) -> Any:
-        """How to make the result of a call: of outputs, of what was read, and of what is always the same."""
-        kind = type(result)
-        register = self._tracker.register_of.get(id(result))
-        if register is not None and kind not in PLAIN:
-            return ("read", register)
-        if kind is LazyTensor:
-            return ("output", self._output(result))
-        if kind is tuple or kind is list:
-            return (kind, tuple([self.returned(item) for item in result]))
-        if kind is dict:
-            return (dict, tuple([(key, self.returned(item)) for key, item in result.items()]))
-        if isinstance(result, tuple) and hasattr(kind, "_fields"):
-            return (kind._make, tuple([self.returned(item) for item in result]))
-        if kind in PLAIN:
-            return ("constant", result)
-        if is_record(kind):
-            values = [getattr(result, field.name) for field in dataclasses.fields(kind)]
-            return (lambda items: kind(*items), tuple([self.returned(value) for value in values]))
-        raise NotRepeatable(f"it returns a {kind.__name__}")
-
-    def _output(self, handle: LazyTensor) -> int:
-        value = handle._value
-        if type(value) is not int or value not in self._made:
-            raise NotRepeatable("it returns a value that it did not compute")
-        self._check_view(handle)
-        if value not in self._outputs:
-            self._outputs.append(value)
-            self.output_types.append(self._type_of[value])
-        elif self._handles[value] is not handle:
-            raise NotRepeatable("it returns one value as two tensors")
-        self._handles[value] = handle
-        return self._outputs.index(value)
-
-    @property
-    def _handles(self) -> dict[int, LazyTensor]:
-        return self.__dict__.setdefault("_handle_of", {})  # type: ignore[no-any-return]
-
-    def _check_view(self, handle: LazyTensor) -> None:
-        """A result may be a view of a value that nobody else can see."""
-        root = handle
-        while (source := getattr(root, "_source", None)) is not None:
-            if not isinstance(source[0], Views):
-                raise NotRepeatable("it returns a view of an argument")
-            root = source[0].base
-            if id(root) in self._tracker.register_of:
-                raise NotRepeatable("it returns a view of an argument")
-        if id(root) in self._roots and handle is not self._handles.get(handle._value):
-            raise NotRepeatable("it returns two views of one value")
-        self._roots.append(id(root))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple([_frozen(item) for item in value]) if isinstance(value, (tuple, list)) else value
-
-
-_NOT_PLAIN = object()
-
-
-def _plainly_returned(returned: Any, outputs: int) -> Any:
-    """The nesting of a result that is one output, or a tuple of all outputs in order."""
-    if returned == ("output", 0) and outputs == 1:
-        return None
-    if returned == (tuple, tuple([("output", number) for number in range(outputs)])):
-        return (tuple, outputs, (None,) * outputs)
-    return _NOT_PLAIN
-
-
-def _rebuilder(returned: Any) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
-    """Makes the result of a call from the handles of the outputs and the registers."""
-    what, content = returned
-    if what == "output":
-        return lambda handles, _: handles[content]
-    if what == "read":
-        return lambda _, registers: registers[content]
-    if what == "constant":
-        return lambda *_: content
-    if what is dict:
-        entries = [(key, _rebuilder(item)) for key, item in content]
-        return lambda handles, registers: {key: make(handles, registers) for key, make in entries}
-    parts = [_rebuilder(item) for item in content]
-    return lambda handles, registers: what([make(handles, registers) for make in parts])
 
 
 # ---- Traces in other recorders.

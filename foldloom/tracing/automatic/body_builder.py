@@ -1,0 +1,167 @@
+"""From what a captured call recorded to the body of a cell, and to how the result of the next call is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foldloom.graph import Op
+from foldloom.tracing.automatic.attributes import is_record
+from foldloom.tracing.automatic.natives import Natives
+from foldloom.tracing.automatic.tracked import PLAIN, NotRepeatable, Tracker
+from foldloom.tracing.cells.bodies import Body, Constant, Node
+from foldloom.tracing.functions.calls import name_of
+from foldloom.tracing.mutation.views import Views
+from foldloom.tracing.values.lazy_tensor import LazyTensor
+
+
+class BodyBuilder:
+    """Numbers the values of a body anew."""
+
+    def __init__(self, tracker: Tracker, natives: Natives) -> None:
+        self._tracker = tracker
+        self._natives = natives
+        self.nodes: list[tuple[Op, list[int], tuple[int, ...]]] = []
+        self._made: dict[int, tuple[int, int]] = {}
+        """Values that nodes made: the node, and which of its results."""
+        self._type_of: dict[int, Any] = {}
+        self.operands: list[int] = []
+        """Registers."""
+        self.number_registers: list[int] = []
+        self._operand_types: list[Any] = []
+        self._place_of_operand: dict[int, int] = {}
+        self._constants: dict[int, int] = {}
+        self._outputs: list[int] = []
+        self.output_types: list[Any] = []
+        self._handles: dict[int, LazyTensor] = {}
+        """Handles that are returned, by their values."""
+        self._roots: list[int] = []
+
+    def add(self, op: Op, operands: Sequence[int], first_value: int, rules: tuple[int, ...]) -> None:
+        for value, type in zip(operands, op.inputs, strict=True):
+            self._note(value, type)
+        self.nodes.append((op, list(operands), rules))
+        for number, type in enumerate(op.outputs):
+            self._made[first_value + number] = (len(self.nodes) - 1, number)
+            self._type_of[first_value + number] = type
+
+    def _note(self, value: int, type: Any) -> None:
+        """An operand of a node: of the cell, a constant, or made by a node before."""
+        if value in self._made or value in self._place_of_operand or value in self._constants:
+            return
+        tracker, natives = self._tracker, self._natives
+        register = tracker.operands.get(value, natives.numbers.get(value))
+        if value in natives.constants:
+            if register is not None:
+                raise NotRepeatable("it makes a constant that it is given too")
+            self._constants[value] = len(self._constants)
+            return
+        if register is None:
+            raise NotRepeatable("it uses a tensor that is neither one of its arguments nor a parameter")
+        self._place_of_operand[value] = len(self.operands)
+        self.operands.append(register)
+        self._operand_types.append(type)
+        if value in natives.numbers:
+            self.number_registers.append(register)
+
+    def body(self) -> tuple[Body, tuple[Any, ...]]:
+        natives = self._natives
+        places = dict(self._place_of_operand)
+        places |= {value: len(self.operands) + number for value, number in self._constants.items()}
+        first = len(self.operands) + len(self._constants)
+        starts = []
+        for op, _, _ in self.nodes:
+            starts.append(first)
+            first += len(op.outputs)
+        places |= {value: starts[node] + number for value, (node, number) in self._made.items()}
+        constants = []
+        for value in self._constants:
+            function, args, kwargs = natives.constants[value]
+            constants.append(Constant(name_of(function), _frozen(args), tuple([(k, _frozen(v)) for k, v in kwargs])))
+        nodes = tuple(
+            [Node(op, tuple([places[value] for value in operands]), rules) for op, operands, rules in self.nodes]
+        )
+        outputs = tuple([places[value] for value in self._outputs])
+        return Body(len(self.operands), tuple(constants), nodes, outputs), tuple(self._operand_types)
+
+    # ---- Results.
+
+    def returned(self, result: Any) -> Any:
+        """How to make the result of a call: of outputs, of what was read, and of what is always the same."""
+        kind = type(result)
+        register = self._tracker.register_of.get(id(result))
+        if register is not None and kind not in PLAIN:
+            return ("read", register)
+        if kind is LazyTensor:
+            return ("output", self._output(result))
+        if kind is tuple or kind is list:
+            return (kind, tuple([self.returned(item) for item in result]))
+        if kind is dict:
+            return (dict, tuple([(key, self.returned(item)) for key, item in result.items()]))
+        if isinstance(result, tuple) and hasattr(kind, "_fields"):
+            return (kind._make, tuple([self.returned(item) for item in result]))
+        if kind in PLAIN:
+            return ("constant", result)
+        if is_record(kind):
+            values = [getattr(result, field.name) for field in dataclasses.fields(kind)]
+            return (lambda items: kind(*items), tuple([self.returned(value) for value in values]))
+        raise NotRepeatable(f"it returns a {kind.__name__}")
+
+    def _output(self, handle: LazyTensor) -> int:
+        value = handle._value
+        if type(value) is not int or value not in self._made:
+            raise NotRepeatable("it returns a value that it did not compute")
+        self._check_view(handle)
+        if value not in self._outputs:
+            self._outputs.append(value)
+            self.output_types.append(self._type_of[value])
+        elif self._handles[value] is not handle:
+            raise NotRepeatable("it returns one value as two tensors")
+        self._handles[value] = handle
+        return self._outputs.index(value)
+
+    def _check_view(self, handle: LazyTensor) -> None:
+        """A result may be a view of a value that nobody else can see."""
+        root = handle
+        while (source := getattr(root, "_source", None)) is not None:
+            if not isinstance(source[0], Views):
+                raise NotRepeatable("it returns a view of an argument")
+            root = source[0].base
+            if id(root) in self._tracker.register_of:
+                raise NotRepeatable("it returns a view of an argument")
+        if id(root) in self._roots and handle is not self._handles.get(handle._value):
+            raise NotRepeatable("it returns two views of one value")
+        self._roots.append(id(root))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple([_frozen(item) for item in value]) if isinstance(value, (tuple, list)) else value
+
+
+NOT_PLAIN = object()
+
+
+def plainly_returned(returned: Any, outputs: int) -> Any:
+    """The nesting of a result that is one output, or a tuple of all outputs in order."""
+    if returned == ("output", 0) and outputs == 1:
+        return None
+    if returned == (tuple, tuple([("output", number) for number in range(outputs)])):
+        return (tuple, outputs, (None,) * outputs)
+    return NOT_PLAIN
+
+
+def rebuilder(returned: Any) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
+    """Makes the result of a call from the handles of the outputs and the registers."""
+    what, content = returned
+    if what == "output":
+        return lambda handles, _: handles[content]
+    if what == "read":
+        return lambda _, registers: registers[content]
+    if what == "constant":
+        return lambda *_: content
+    if what is dict:
+        entries = [(key, rebuilder(item)) for key, item in content]
+        return lambda handles, registers: {key: make(handles, registers) for key, make in entries}
+    parts = [rebuilder(item) for item in content]
+    return lambda handles, registers: what([make(handles, registers) for make in parts])
