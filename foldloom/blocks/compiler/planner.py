@@ -23,7 +23,7 @@ from foldloom.graph import Type
 from foldloom.graph.recording import Recording, split_recording
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing import Cell, plan, record
-from foldloom.tracing.batched import record_together
+from foldloom.tracing.recording_ahead import record_together
 
 _RECURSION_LIMIT = 200_000
 """Blocks recurse as deep as the data, with several calls per level. Python's default would limit trees to a few hundred levels."""

@@ -128,7 +128,7 @@ def _is_generated(code: CodeType) -> bool:
     return code.co_filename == "<string>" and (code.co_name == "<lambda>" or code.co_name.startswith("__"))
 
 
-_CALLERS = frozenset(("call_or_record", "_call_impl", "_record_example"))
+_CALLERS = frozenset(("call_or_record", "_call_impl", "record_example"))
 """Functions of torch's and Foldloom's that call the user's as the user would."""
 
 

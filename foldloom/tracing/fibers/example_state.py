@@ -15,7 +15,7 @@ from foldloom.errors import SharedStateError
 from foldloom.tracing.fibers.module_hooks import count_batches
 from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, locate, unguarded_names
 from foldloom.tracing.fibers.order import is_alone, path_of
-from foldloom.tracing.fibers.reach import Reach
+from foldloom.tracing.fibers.reachable import Reachable
 from foldloom.tracing.fibers.watched_objects import WatchedObjects
 from foldloom.tracing.scope import user_line
 
@@ -85,8 +85,8 @@ class ExampleState:
         self._fibers.keeps_state = bool(self._watched or self.journal.slots)
 
     @cached_property
-    def reach(self) -> Reach:
-        return Reach(self._function)
+    def reach(self) -> Reachable:
+        return Reachable(self._function)
 
     def run_in_order(self) -> None:
         """From now on no example begins before those before it are done."""

@@ -23,7 +23,7 @@ from torch import nn
 from foldloom.errors import SharedStateError
 from foldloom.execution.kernels import is_only_thread
 from foldloom.tracing.fibers.order import earlier_unfinished, later_started, path_of
-from foldloom.tracing.fibers.reach import OF_TORCH, Reach
+from foldloom.tracing.fibers.reachable import OF_TORCH, Reachable
 from foldloom.tracing.scope import scope, user_line
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _is_descriptor(kind: type, name: str) -> bool:
     return any(hasattr(type(vars(base)[name]), "__set__") for base in kind.__mro__ if name in vars(base))
 
 
-def unguarded_names(reach: Reach) -> list[str]:
+def unguarded_names(reach: Reachable) -> list[str]:
     """Attributes that the code stores and whose readers cannot be noticed: their class has a value for them, or they may be weights of
     torch's modules, a call of which is one operation and asks for no attribute."""
     kinds = {type(module) for module in reach.modules.values() if not type(module).__module__.startswith("torch.")}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from foldloom.tracing.fibers.reach import MOST_ITEMS
+from foldloom.tracing.fibers.reachable import MOST_ITEMS
 
 _TAG_AT = 24 if sys.version_info < (3, 12) and sys.implementation.name == "cpython" else 0
 """Where a dict has the number that Python changes whenever it changes the dict, in Python 3.11."""

@@ -6,15 +6,12 @@ them wait; then `flush` computes what they wait for, together. Everything that i
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence, Set
-from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
-from torch.utils.hooks import RemovableHandle
 
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution import Kernel
@@ -27,6 +24,7 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import Limit, is_caught
+from foldloom.tracing.flushing.gradients import GradientCall, GradientWatch
 from foldloom.tracing.flushing.kernels import kernels_of
 from foldloom.tracing.flushing.overwritten import Overwritten
 from foldloom.tracing.flushing.pending import Cut, Pending
@@ -39,42 +37,6 @@ from foldloom.tracing.values.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, 
 from foldloom.tracing.weights import DerivedWeights, Weights
 
 _MAY_RAISE = "may raise"
-
-
-def _raise_overwritten(_: torch.Tensor) -> None:
-    raise RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace operation: a value that an operation has "
-        "saved for backward was changed in place afterwards. Change a copy (`x = x.clone()`)"
-    )
-
-
-def _call_hooks(hooks: OrderedDict[int, Callable[..., Any]], grad: torch.Tensor) -> torch.Tensor | None:
-    """Each is called with what the one before returned."""
-    for hook in tuple(hooks.values()):
-        found = hook(grad)
-        grad = grad if found is None else found
-    return grad
-
-
-class Retained:
-    """The gradient of a value that retains it, and the result that has it as its own."""
-
-    def __init__(self) -> None:
-        self.grad: torch.Tensor | None = None
-        self.is_over = False
-        """Whether the value was changed in place."""
-        self._result: weakref.ref[torch.Tensor] | None = None
-
-    def belongs_to(self, result: torch.Tensor) -> None:
-        self._result = weakref.ref(result)
-
-    def add(self, grad: torch.Tensor) -> None:
-        if self.is_over:
-            return
-        self.grad = grad if self.grad is None else self.grad + grad
-        result = None if self._result is None else self._result()
-        if result is not None:
-            result.grad = self.grad
 
 
 class Flushes:
@@ -109,11 +71,7 @@ class Flushes:
         self._demanded_as_numbers: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._numbers: dict[int, Any] = {}
         """Values that were demanded as numbers and computed."""
-        self._hooks: dict[tuple[int, ...], OrderedDict[int, Callable[..., Any]]] = {}
-        """Hooks on gradients, by the values that they are of."""
-        self._unplaced: list[tuple[tuple[int, ...], bool, Callable[[torch.Tensor], torch.Tensor | None]]] = []
-        """Those of values that backward does not know yet."""
-        self.retained: dict[tuple[int, ...], Retained] = {}
+        self.gradients = GradientWatch(graph)
         self.on_demand: Callable[[Hashable], None] | None = None
         """Called with the type of a demanded value that is not computed yet; it returns after a `flush` of that type. If it is None,
         everything is flushed at once."""
@@ -306,10 +264,7 @@ class Flushes:
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         """What these values stand for is changed in place. What was computed with them at once has saved tensors."""
         self._graph.note_change(values, is_ragged, made)
-        retained = self.retained.pop(values, None)
-        if retained is not None:  # from now on, that of what it is changed to
-            retained.is_over = True
-            self.retain_grad((made,), False)
+        self.gradients.note_change(values, made)
         for value in values:
             tensor = self._tensor_of_value.get(value)
             if tensor is not None and not tensor.is_inference():
@@ -317,25 +272,7 @@ class Flushes:
 
     # ---- Gradients.
 
-    def add_hook(self, values: tuple[int, ...], is_ragged: bool, hook: Callable[..., Any]) -> RemovableHandle:
-        """Have a hook called with the gradient of a value, or of one whose rows these are."""
-        hooks = self._hooks.get(values)
-        if hooks is None:
-            hooks = self._hooks[values] = OrderedDict()
-            self._unplaced.append((values, is_ragged, partial(_call_hooks, hooks)))
-        handle = RemovableHandle(hooks)
-        hooks[handle.id] = hook
-        return handle
-
-    def retain_grad(self, values: tuple[int, ...], is_ragged: bool) -> None:
-        """Keep the gradient of a value."""
-        if values not in self.retained:
-            retained = self.retained[values] = Retained()
-            self._unplaced.append((values, is_ragged, retained.add))
-
-    def capture(
-        self, values: tuple[int, ...], is_ragged: bool, call: Callable[[torch.Tensor], torch.Tensor | None]
-    ) -> Callable[[], None]:
+    def capture(self, values: tuple[int, ...], is_ragged: bool, call: GradientCall) -> Callable[[], None]:
         """Have this called with the gradient of a value that is computed, until what is returned is called."""
         assert self._session is not None, "what has been computed was computed by a session"
         return self._session.add_hook([self._pending.number_of(value) for value in values], is_ragged, call)
@@ -345,23 +282,9 @@ class Flushes:
         assert self._session is not None, "what has been computed was computed by a session"
         return self._session.edge_into(self._pending.number_of(value))
 
-    @property
-    def watches_gradients(self) -> bool:
-        """Whether backward has to be watched: then values must stay apart, and have a place that is known."""
-        return bool(self._graph.changes or self._unplaced)
-
     def watch_gradients(self) -> None:
         """Have backward call hooks, and raise where it would one by one, for all that has been computed."""
-        if self._graph.changes:
-            self._unplaced += [((value,), False, _raise_overwritten) for value in self._overwritten()]
-            self._graph.changes.clear()
-        left = []
-        for values, is_ragged, call in self._unplaced:
-            if self._pending.number_of(values[0]) < 0:
-                left.append((values, is_ragged, call))
-            else:
-                self.capture(values, is_ragged, call)
-        self._unplaced = left
+        self.gradients.place(self._overwritten, self._pending, self.capture)
 
     def _overwritten(self) -> list[int]:
         """The values of nodes that saved what was changed in place later."""

@@ -34,7 +34,7 @@ def register_hook(recorder: RecorderOfHooks, args: Any, kwargs: dict[str, Any]) 
     if not handle.requires_grad:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     _stand_alone(recorder, handle)
-    return recorder.flushes.add_hook(values_of(handle), handle._type.ragged, hook)
+    return recorder.flushes.gradients.add_hook(values_of(handle), handle._type.ragged, hook)
 
 
 def retain_grad(recorder: RecorderOfHooks, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -47,7 +47,7 @@ def retain_grad(recorder: RecorderOfHooks, args: Any, kwargs: dict[str, Any]) ->
     if not handle.requires_grad:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     _stand_alone(recorder, handle)
-    recorder.flushes.retain_grad(values_of(handle), handle._type.ragged)
+    recorder.flushes.gradients.retain_grad(values_of(handle), handle._type.ragged)
     return None
 
 

@@ -26,7 +26,8 @@ from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.fibers.fibers import Fibers
-from foldloom.tracing.flushing.flush import Flushes, Retained
+from foldloom.tracing.flushing.flush import Flushes
+from foldloom.tracing.flushing.gradients import Retained
 from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
@@ -451,7 +452,7 @@ class Recorder:
     def known_of(self, handle: LazyTensor) -> torch.Tensor | Retained | None:
         """What is known of a result: the user's tensor that it is, or that it retains its gradient."""
         given = self.tensor_given_as(handle)
-        return self.flushes.retained.get(values_of(handle)) if given is None else given
+        return self.flushes.gradients.retained.get(values_of(handle)) if given is None else given
 
     def read_given(self, handle: LazyTensor) -> torch.Tensor | None:
         return self.flushes.reader.read_handle(handle)

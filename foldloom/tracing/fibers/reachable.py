@@ -30,7 +30,7 @@ _MOST_OBJECTS = 5000
 _NOT_METHODS = frozenset(("__init__", "__new__", "__setattr__", "__getattr__", "__getattribute__", "__init_subclass__"))
 
 
-class Reach:
+class Reachable:
     """``changed`` are shared things that the code itself says it changes, ``objects`` those whose changes must be looked for."""
 
     def __init__(self, function: object) -> None:
