@@ -18,6 +18,7 @@ from benchmarks import (
     views,
 )
 from benchmarks.fuzz import command as fuzz
+from benchmarks.mutations import command as mutations
 from benchmarks.peers import command as peers
 
 
@@ -40,6 +41,7 @@ def main() -> None:
         peers,
         quality,
         fuzz,
+        mutations,
     ):
         module.add_command(commands)
     options = parser.parse_args()

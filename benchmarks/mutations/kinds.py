@@ -1,0 +1,43 @@
+"""What can be mutated: for each kind of file, originals to start from, a way to change them, and what a user does with them."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from benchmarks.mutations.changing import changed_bytes
+
+
+class Kind(ABC):
+    """A kind of file, or of folder.
+
+    An instance lives in the process that reads. `warm_up` is called once before the first mutation, so that whatever is imported or
+    compiled then is not taken for the deed of a file.
+    """
+
+    @abstractmethod
+    def make_originals(self, folder: Path) -> None:
+        """Write a few well-formed ones, each under a name of its own. Called once; the folder is kept for all mutations."""
+
+    def mutate(self, original: Path, source: random.Random, target: Path) -> None:
+        """Write a changed copy. By default some of its bytes are changed."""
+        target.write_bytes(changed_bytes(original.read_bytes(), source))
+
+    @abstractmethod
+    def use(self, path: Path) -> None:
+        """Do with a file what a user would. It may raise a `FoldloomError` that names the file, and nothing else."""
+
+    def originals(self, folder: Path) -> list[Path]:
+        return sorted(folder.iterdir())
+
+    def warm_up(self, folder: Path) -> None:
+        for original in self.originals(folder):
+            self.use(original)
+
+
+def all_kinds() -> dict[str, type[Kind]]:
+    """By the name after ``--kind``. Imported here, because each needs packages of its own."""
+    from benchmarks.mutations.exported import Descriptions, OnnxFiles
+
+    return {"description": Descriptions, "onnx": OnnxFiles}
