@@ -206,7 +206,7 @@ def _add_view(command: argparse.ArgumentParser) -> None:
     command.add_argument("--examples", type=int, default=16, metavar="N", help="how many examples to make up (16)")
     command.add_argument("--seed", type=int, default=0, help="which ones")
     command.add_argument(
-        "--schedule", choices=SCHEDULERS, default="by-depth", help="which nodes run together (by-depth)"
+        "--schedule", choices=SCHEDULERS, default="by-agenda", help="which nodes run together (by-agenda)"
     )
     command.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at")
     command.add_argument("--picture", type=Path, metavar="FILE", help="write the page's picture as SVG")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from foldloom.errors import ArgumentError
-from foldloom.planning.schedulers import Scheduler
+from foldloom.planning.schedulers import ByAgenda, Scheduler
 
 
-def scheduler_of(given: Scheduler | None, default: Callable[[], Scheduler]) -> Scheduler:
+def scheduler_of(given: Scheduler | None) -> Scheduler:
     if given is None:
-        return default()
+        return ByAgenda()
     if not isinstance(given, Scheduler):
         raise ArgumentError(
             f"{given!r} is not a scheduler: write `scheduler=fl.ByDepth()`, `scheduler=fl.ByAgenda()` or `scheduler=fl.OneByOne()`"

@@ -14,7 +14,7 @@ from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import Interrupts
 from foldloom.execution.observer import observing
 from foldloom.execution.results import GivenBack, stack_values, stacked, unstacked
-from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.planning.schedulers import Scheduler
 from foldloom.pytrees import patched, template_of
 from foldloom.torch_private import count_dispatch_modes, current_transform
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
@@ -241,7 +241,7 @@ def batch(
         raise ArgumentError(
             f"fl.batch takes a function or a module, and was given {described(function)}: write `fl.batch(f)(xs)`"
         )
-    return Batched(function, scheduler_of(scheduler, ByDepth), stack, cells, automatic_cells)
+    return Batched(function, scheduler_of(scheduler), stack, cells, automatic_cells)
 
 
 def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:

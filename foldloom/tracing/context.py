@@ -9,7 +9,7 @@ import torch
 
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution.gc_pause import gc_paused
-from foldloom.planning.schedulers import ByAgenda, Scheduler
+from foldloom.planning.schedulers import Scheduler
 from foldloom.torch_private import current_transform
 from foldloom.tracing.arguments import scheduler_of
 from foldloom.tracing.catching import Limit
@@ -45,7 +45,7 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         yield
         return
     watch_all()
-    recorder = Recorder(scheduler_of(scheduler, ByAgenda), None, [cell_of_module(module) for module in cells])
+    recorder = Recorder(scheduler_of(scheduler), None, [cell_of_module(module) for module in cells])
     mode = current_mode()
 
     def flush(_: object) -> None:

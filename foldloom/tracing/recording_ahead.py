@@ -14,7 +14,7 @@ from foldloom.execution.engine import Planned, prepare
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.graph import Op
 from foldloom.graph.recording import Recording, merge_recordings, refuse_tracked, split_recording
-from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.planning.schedulers import ByAgenda, Scheduler
 from foldloom.pytrees import template_of
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.building.training_mode import training_of
@@ -59,7 +59,7 @@ def record_together(
 ) -> Recording:
     """One recording of several examples, which share nothing. ``first`` is the number of the first in its batch, if it is in one."""
     watch_all()
-    recorder = Recorder(ByDepth(), function)
+    recorder = Recorder(ByAgenda(), function)
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True
     recorder.flushes.waits_for_errors = False
@@ -114,7 +114,7 @@ def plan(recordings: Sequence[Recording], scheduler: Scheduler | None = None) ->
             )
     if not recordings:
         raise ArgumentError("there is nothing to plan: give fl.plan at least one recording")
-    planned = prepare(merge_recordings(recordings), scheduler_of(scheduler, ByDepth))
+    planned = prepare(merge_recordings(recordings), scheduler_of(scheduler))
     _check_can_leave(planned.plan.ops, planned.results)
     return planned
 

@@ -36,7 +36,7 @@ def survey_of(target: Any, columns: Sequence[Any], scheduler: Scheduler | None) 
         if scheduler is not None:
             raise ArgumentError("a plan is scheduled already: give its recordings to see another scheduler at work")
         return survey_of_plan(target)
-    return survey_of_parts([Part(_graph_of(target))], _compared(scheduler or ByDepth()))
+    return survey_of_parts([Part(_graph_of(target))], _compared(scheduler or ByAgenda()))
 
 
 def _graph_of(target: Any) -> Graph:

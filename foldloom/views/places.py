@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from foldloom.execution.observer import Observer, Underway
 from foldloom.graph import Graph, Ints
 from foldloom.graph.recording import Recording
-from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.planning.schedulers import ByAgenda, Scheduler
 from foldloom.tracing.scope import is_machinery, scope, user_frame
 from foldloom.views.survey import Part, Place
 
@@ -105,7 +105,7 @@ class PartsObserver(Observer):
     """An observer that knows of each part who asked for its nodes, and where."""
 
     def __init__(self) -> None:
-        self.scheduler: Scheduler = ByDepth()
+        self.scheduler: Scheduler = ByAgenda()
         self._noted: weakref.WeakKeyDictionary[Graph, NotedNodes] = weakref.WeakKeyDictionary()
         self._left: weakref.WeakKeyDictionary[Underway, NotedNodes] = weakref.WeakKeyDictionary()
         """What earlier parts of a batch have left for later ones."""

@@ -30,8 +30,8 @@ from tests.views.programs import (
 GOLDEN = Path(__file__).parent / "golden"
 
 CASES = {
-    "trees": lambda: fl.explain(TreeModel(), TREES),
-    "trees-by-agenda": lambda: fl.explain(TreeModel(), TREES, scheduler=fl.ByAgenda()),
+    "trees": lambda: fl.explain(TreeModel(), TREES, scheduler=fl.ByDepth()),
+    "trees-by-agenda": lambda: fl.explain(TreeModel(), TREES),
     "plan": lambda: fl.explain(fl.plan([fl.record(TreeModel(), tree) for tree in TREES])),
     "attention": lambda: fl.explain(Attention(), ragged_sentences()),
     "forgotten-basis": lambda: fl.explain(with_forgotten_basis, samples(6)),
@@ -80,7 +80,7 @@ def test_what_it_takes() -> None:
         (model, TREES), (fl.batch(model), TREES), (recordings,), (merged,), (merged.graph,), (fl.plan(recordings),),
         (fl.plan(recordings).plan,),
     ]  # fmt: skip
-    assert {same_counts(fl.explain(*target)) for target in targets} == {"3 examples, 18 nodes in 7 steps"}
+    assert {same_counts(fl.explain(*target)) for target in targets} == {"3 examples, 18 nodes in 5 steps"}
     assert same_counts(fl.explain(recordings[0])) == "1 example, 6 nodes in 4 steps"
 
 

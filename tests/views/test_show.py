@@ -36,7 +36,7 @@ def data_of(page: fl.Page) -> Any:
 
 
 def test_nodes_and_steps() -> None:
-    data = data_of(fl.show(TreeModel(), TREES))
+    data = data_of(fl.show(TreeModel(), TREES, scheduler=fl.ByDepth()))
     assert (data["examples"], data["parts"]) == (3, 1)
     assert [(kind["name"], kind["nodes"]) for kind in data["kinds"]] == [
         ("Embedding", 9),
@@ -114,7 +114,7 @@ def test_ten_thousand_nodes_take_less_than_two_megabytes(treebank_page: fl.Page)
 
 
 def test_nothing_comes_from_elsewhere() -> None:
-    page = fl.show(TreeModel(), TREES, title="</script><b>x</b> & co").html
+    page = fl.show(TreeModel(), TREES, scheduler=fl.ByDepth(), title="</script><b>x</b> & co").html
     assert not re.findall(r"https?:|//[a-z]+\.|url\(|@import", page)
     assert "default-src 'none'" in page
     assert "<b>x</b>" not in page
@@ -122,7 +122,7 @@ def test_nothing_comes_from_elsewhere() -> None:
 
 
 def test_saving_opening_and_showing_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = fl.show(TreeModel(), TREES)
+    page = fl.show(TreeModel(), TREES, scheduler=fl.ByDepth())
     assert page.save(tmp_path / "page.html").read_text() == page.html
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
@@ -151,7 +151,9 @@ def driver() -> Iterator[Any]:
 
 @pytest.fixture
 def page(driver: Any, tmp_path: Path) -> Iterator[Opened]:
-    opened = Opened(driver, fl.show(TreeModel(), TREES, title="Trees").save(tmp_path / "page.html"))
+    opened = Opened(
+        driver, fl.show(TreeModel(), TREES, scheduler=fl.ByDepth(), title="Trees").save(tmp_path / "page.html")
+    )
     assert opened.state("ready") == "yes"
     yield opened
     assert opened.problems() == []
@@ -349,7 +351,7 @@ def test_pages_of_the_documentation(name: str, driver: Any) -> None:
 
 def test_profile_page(driver: Any, tmp_path: Path) -> None:
     with fl.profile() as profile:
-        fl.batch(TreeModel(), stack=True)(TREES).sum().backward()
+        fl.batch(TreeModel(), stack=True, scheduler=fl.ByDepth())(TREES).sum().backward()
     page = Opened(driver, profile.page("A profile").save(tmp_path / "page.html"))
     assert page.text(".advice h2").lower() == "change first"
     assert profile.advice.text.replace("`", "") in page.text(".advice")
@@ -363,7 +365,9 @@ def test_profile_page(driver: Any, tmp_path: Path) -> None:
 
 def test_inline_in_a_notebook(driver: Any, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!doctype html><meta charset=utf-8><body>{fl.show(TreeModel(), TREES)._repr_html_()}</body>")
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8><body>{fl.show(TreeModel(), TREES, scheduler=fl.ByDepth())._repr_html_()}</body>"
+    )
     page = Opened(driver, path)
     driver.switch_to.frame(0)
     assert page.state("ready") == "yes"

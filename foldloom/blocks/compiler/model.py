@@ -20,7 +20,7 @@ from foldloom.blocks.types import dtype_name
 from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
-from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.planning.schedulers import ByAgenda, Scheduler
 from foldloom.tracing import batch
 from foldloom.tracing.cells.core import Cell, cell
 
@@ -43,7 +43,7 @@ class Model(torch.nn.Module):
         super().__init__()
         check_root(root, objects_at_root)
         self.root = root
-        self.scheduler = scheduler or ByDepth()
+        self.scheduler = scheduler or ByAgenda()
         self.cells, self.modules_on_the_fly = torch.nn.ModuleDict(), torch.nn.ModuleDict()
         self._name_of_block: dict[Block, str] = {}
         self._dtypes: dict[str, str] = {}

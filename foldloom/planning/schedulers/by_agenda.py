@@ -20,7 +20,7 @@ from foldloom.planning.schedulers.base import UNSCHEDULED, Scheduler
 
 class ByAgenda(Scheduler):
     """Steps are made one after the other: of the ops with nodes that could run now, the one whose nodes stand least deep on average runs next,
-    all of them together. The default of `fl.batching`.
+    all of them together. The default.
 
     >>> import torch, foldloom as fl
     >>> recordings = fl.record_each(lambda x: x.exp(), [torch.ones(2), torch.zeros(2)])

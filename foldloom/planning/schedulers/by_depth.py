@@ -15,7 +15,7 @@ from foldloom.planning.schedulers.base import UNSCHEDULED, Scheduler
 
 
 class ByDepth(Scheduler):
-    """Equal calls of equal depth are one step: the default, and the fastest to make.
+    """Equal calls of equal depth are one step: the fastest to make.
 
     >>> import torch, foldloom as fl
     >>> recordings = fl.record_each(lambda x: x.exp(), [torch.ones(2), torch.zeros(2)])

@@ -17,7 +17,7 @@ from torch import is_grad_enabled
 from foldloom.errors import ArgumentError, CellError, ForeignValueError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
-from foldloom.planning.schedulers import ByDepth, Scheduler
+from foldloom.planning.schedulers import ByAgenda, Scheduler
 from foldloom.pytrees import flatten, map_leaves, unflatten
 from foldloom.torch_private import is_any_autocast_enabled
 from foldloom.tracing import fast_path
@@ -69,7 +69,7 @@ class Recorder:
         self.graph = GraphBuilder({id(cell.function): cell for cell in cells}, self.guards.module_states)
         self.inputs = Inputs(self.graph, self.guards, self.derived)
         self.signatures = Signatures(self.graph, self.inputs, self.guards, self.derived)
-        self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByDepth(), owner)
+        self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByAgenda(), owner)
         self.outside = Outside(self.graph, self.inputs, self.guards, self.derived, self.flushes)
         self.fibers: Fibers | None = None
         self.automatic = False
