@@ -113,6 +113,8 @@ class Batched(Generic[P, R, Results]):
         fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         fibers.settled = recorder.settled
+        fibers.can_go_on = lambda: not recorder.flushes.has_failed
+        fibers.is_of_later = _is_of_later
         recorder.fibers = recorder.outside.fibers = fibers
         recorder.outside.examples = examples
         try:
@@ -268,6 +270,10 @@ def _run_examples(recorder: Recorder, fibers: Fibers, tasks: Sequence[Callable[[
         if earlier is None:
             raise
         raise earlier from earlier.__cause__
+
+
+def _is_of_later(error: BaseException, example: int) -> bool:
+    return isinstance(error, CellError) and error.example is not None and error.example > example
 
 
 def _device_of_inputs(planned: Planned) -> torch.device:

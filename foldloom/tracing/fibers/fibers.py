@@ -38,7 +38,7 @@ from typing import Any, NoReturn, TypeVar
 from greenlet import GreenletExit, getcurrent, greenlet
 from torch import get_default_dtype, is_grad_enabled
 
-from foldloom.errors import RecordingError
+from foldloom.errors import RecordingError, SharedStateError
 from foldloom.execution.interrupts import Interrupts, check_interrupts, pending
 from foldloom.torch_private import count_function_modes, push_transform
 from foldloom.tracing.fibers.crossing import Crossing
@@ -96,6 +96,10 @@ class Fibers:
         self._state: ExampleState | None = None
         self.failed_at: int | None = None
         """The task that raised, if one did."""
+        self.can_go_on: Callable[[], bool] = lambda: True
+        """Whether tasks before one that has raised can still be run to their end."""
+        self.is_of_later: Callable[[BaseException, int], bool] = lambda error, index: False
+        """Whether what `advance` raised is the error of a task after this one."""
         self.settled: Callable[[Any], Any] | None = None
         """What becomes of a value that the tasks of a run leave on a module, when all are done."""
         self.keeps_state = False
@@ -106,7 +110,8 @@ class Fibers:
     def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
         """The results of the tasks, in order.
 
-        If a task raises, all others are ended, their `finally` blocks run, and the exception is raised here with a note that says which
+        If a task raises, all later ones are ended, their `finally` blocks run. Those before it go on to their end, as in a loop they would
+        have: one of them may raise, too. Then the exception is raised here with a note that says which
         task it was; so is what `advance` raises, from the outermost `run`. Called inside a task, `run` lets the new
         tasks take turns with all others, and what they raise can be caught there.
         """
@@ -221,7 +226,6 @@ class Fibers:
         self._home = group.state.without_modes()
         self._unstarted.append(group)
         self.left = group.left
-        failed_at: int | None = None
         try:
             if group.state != self._home:
                 self._home.apply()
@@ -231,15 +235,16 @@ class Fibers:
                 self._state = ExampleState(self, self._function)
                 self.keeps_state = True
             self._take_turns(group)
-            if group.failure is not None:
-                failed_at = self.failed_at = group.failure[0]
-            elif self._state is not None and self.settled is not None:
+            if group.failure is None and self._state is not None and self.settled is not None:
                 self._in_state_of(group, partial(self._state.settle, self.settled))
         except BaseException as error:
             self._end(group, error)
-            raise
+            if group.failure is None or not self.is_of_later(error, group.failure[0]):
+                group.failure = None
+                raise
         finally:
-            self._close(group, failed_at)
+            self.failed_at = None if group.failure is None else group.failure[0]
+            self._close(group, self.failed_at)
 
     def _close(self, group: Group, failed_at: int | None) -> None:
         while self.idle:
@@ -277,8 +282,10 @@ class Fibers:
                 group.all_started = True
                 self._unstarted.remove(group)
             if group.failure is not None:
-                self._end(group, group.failure[1])
-            if group.failure is not None or (group.all_started and not group.paused):
+                index, error = group.failure
+                goes_on = isinstance(error, Exception) and not isinstance(error, SharedStateError) and self.can_go_on()
+                self._end(group, error, after=index if goes_on else -1)
+            if group.all_started and not group.paused:
                 if group.owner is None:
                     return
                 self._ready.appendleft(group.owner)
@@ -293,12 +300,14 @@ class Fibers:
 
     def _release(self) -> bool:
         """Let those go on that need not wait any longer for earlier tasks."""
+        self._waiting = [fiber for fiber in self._waiting if not fiber.ending]
         free = [fiber for fiber in self._waiting if not earlier_unfinished(fiber, fiber.awaits)]
         self._waiting = [fiber for fiber in self._waiting if fiber not in free]
         self._ready.extend(free)
         return bool(free)
 
     def _advance_most(self, outermost: Group) -> None:
+        self._parked = [fiber for fiber in self._parked if not fiber.ending]
         kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
         self._in_state_of(outermost, lambda: self._advance(kinds))
         # In the order of the tasks, whoever came first.
@@ -319,17 +328,18 @@ class Fibers:
                 self._home.apply()
             self._streams_known = False
 
-    def _end(self, group: Group, reason: BaseException) -> None:
-        """End all that is left of a group, innermost first. The reason gets notes about what went wrong meanwhile."""
+    def _end(self, group: Group, reason: BaseException, after: int = -1) -> None:
+        """End the tasks of a group that come after one, innermost first. The reason gets notes about what went wrong meanwhile."""
         if not group.all_started:
             group.all_started = True
             self._unstarted.remove(group)
-        for fiber in list(group.paused):
+        for fiber in [fiber for fiber in group.paused if fiber.index > after]:
             if fiber.waits_for is not None:
                 self._end(fiber.waits_for, reason)
             fiber.ending = True
             fiber.throw(GreenletExit)
             if not fiber.dead:
+                group.paused.pop(fiber, None)
                 _given_up.append(fiber)
                 warnings.warn(
                     f"{self._noun} {fiber.index} does not end: it keeps catching GreenletExit. Let it catch Exception instead of "

@@ -33,7 +33,7 @@ def test_an_exception_is_raised_as_it_is_with_the_index(rounds: Rounds) -> None:
         rounds.run([lambda: waits("a"), fails, lambda: waits("b")])
     assert caught.value is error
     assert error.__notes__ == ["in task 1"]
-    assert log == ["a True", "b True"]
+    assert log == ["b True", "a True"]
     assert thread_state() == outside
     assert rounds.run([rounds.park]) == [None]  # it can be used again
 
@@ -200,6 +200,34 @@ def test_a_task_that_parks_while_it_is_ended_goes_on_ending(rounds: Rounds) -> N
     assert reached == ["parked again"]
 
 
+def _fails_later(rounds: Rounds) -> None:
+    rounds.park()
+    raise ZeroDivisionError
+
+
+def test_tasks_before_one_that_raises_go_on(rounds: Rounds) -> None:
+    log: list[str] = []
+
+    def goes_on(name: str) -> None:
+        for _ in range(3):
+            rounds.park()
+        log.append(name)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        rounds.run([partial(goes_on, "a"), partial(_fails_later, rounds), partial(goes_on, "b")])
+    assert log == ["a"]
+    assert caught.value.__notes__ == ["in task 1"]
+
+
+def test_of_two_tasks_that_raise_the_first_is_heard(rounds: Rounds) -> None:
+    def fails_at_once() -> None:
+        raise KeyError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        rounds.run([rounds.park, lambda: _fails_later(rounds), fails_at_once])
+    assert caught.value.__notes__ == ["in task 1"]
+
+
 def test_a_task_that_never_ends_is_given_up(rounds: Rounds) -> None:
     def stubborn() -> None:
         while True:
@@ -209,8 +237,8 @@ def test_a_task_that_never_ends_is_given_up(rounds: Rounds) -> None:
                 continue
 
     outside = thread_state()
-    with pytest.raises(ZeroDivisionError), pytest.warns(RuntimeWarning, match="task 0 does not end"):
-        rounds.run([stubborn, rounds.park, lambda: 1 // 0])
+    with pytest.raises(ZeroDivisionError), pytest.warns(RuntimeWarning, match="task 2 does not end"):
+        rounds.run([lambda: _fails_later(rounds), rounds.park, stubborn])
     assert thread_state() == outside
     assert rounds.run([rounds.park] * 2) == [None, None]
 
@@ -223,8 +251,8 @@ def test_what_a_task_raises_while_it_is_ended_is_noted(rounds: Rounds) -> None:
             raise KeyError("untidy")
 
     with pytest.raises(ZeroDivisionError) as caught:
-        rounds.run([untidy, lambda: 1 // 0])
+        rounds.run([lambda: _fails_later(rounds), untidy])
     assert caught.value.__notes__ == [
-        "while task 0 was being ended because of this, it raised KeyError('untidy')",
-        "in task 1",
+        "while task 1 was being ended because of this, it raised KeyError('untidy')",
+        "in task 0",
     ]
