@@ -135,18 +135,22 @@ def is_only_thread() -> bool:
 
 def draws(call: Callable[..., Any], operands: Sequence[Any]) -> bool:
     """Whether a function asks for random numbers, by the operations that it calls."""
-    with torch.no_grad(), _Draws() as mode:
+    notes = NotesDraws()
+    with torch.no_grad(), notes:
         call(*operands)
-    found: bool = mode.found
-    return found
+    return bool(notes.names)
 
 
-class _Draws(TorchDispatchMode):
-    found: bool = False
+class NotesDraws(TorchDispatchMode):
+    """Notes the operations within that ask for random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.found = True
+            self.names.add(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import foldloom as fl
-from tests.never_wrong.checking import Program, check, check_program, linear, vectors
+from tests.never_wrong.checking import Program, check, check_program, linear, sequences, vectors
 
 LAYER = linear()
 LSTM = nn.LSTM(3, 4, 2, dropout=0.5, dtype=torch.float64)
@@ -94,12 +94,140 @@ def test_draws_of_a_program_that_does_not_wait(name: str) -> None:
     check(DRAWS[name], inputs, sources=[*inputs, *LAYER.parameters(), *LSTM.parameters()])
 
 
+ATTENTION = nn.MultiheadAttention(3, 1, dropout=0.3, dtype=torch.float64)
+ENCODER = nn.TransformerEncoderLayer(3, 1, 8, dropout=0.2, dtype=torch.float64)
+DEEP = nn.LSTM(3, 4, 3, dropout=0.5, bidirectional=True, dtype=torch.float64)
+PROJECTED = nn.LSTM(3, 4, 2, dropout=0.5, proj_size=2, dtype=torch.float64)
+GATED = nn.GRU(3, 4, 2, dropout=0.5, dtype=torch.float64)
+RECURRENT = nn.RNN(3, 4, 2, dropout=0.5, bidirectional=True, dtype=torch.float64)
+CHAIN = nn.Sequential(linear(), nn.Dropout(0.4), nn.ReLU(), linear(), nn.Dropout())
+
+
+class Binary(torch.autograd.Function):
+    """Draws, and passes gradients through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.bernoulli(x.sigmoid())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+def made_inside(x: torch.Tensor) -> Any:
+    square = torch.empty(3, 3, dtype=torch.float64)
+    return (
+        nn.init.kaiming_uniform_(square) @ x[0],
+        nn.init.trunc_normal_(torch.empty(3, 3)),
+        nn.init.xavier_normal_(x * 1),
+    )
+
+
+def of_a_generator(x: torch.Tensor) -> Any:
+    generator = torch.Generator().manual_seed(len(x))
+    y = torch.bernoulli(LAYER(x).sigmoid(), generator=generator)
+    return y, LAYER(x)[0].softmax(-1).multinomial(1, generator=generator), torch.rand(2)
+
+
+OF_ROWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "attention": lambda x: ATTENTION(x, x, x)[0],
+    "attention without weights": lambda x: ATTENTION(x, x, x, need_weights=False)[0],
+    "attention as a function": lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.4),
+    "encoder": lambda x: ENCODER(x),
+    "function of one's own": lambda x: (Binary.apply(LAYER(x)), torch.rand(1)),
+    "deep LSTM": lambda x: (DEEP(x), torch.rand(1)),
+    "LSTM with projections": lambda x: PROJECTED(x),
+    "LSTM of a batch": lambda x: DEEP(x.unsqueeze(1))[0],
+    "GRU": lambda x: GATED(x),
+    "GRU with a state": lambda x: GATED(LAYER(x), x.new_ones(2, 4)),
+    "RNN": lambda x: RECURRENT(x),
+    "chain": lambda x: CHAIN(x),
+    "dropout of a view": lambda x: DROPOUT(DROPOUT(LAYER(x)).t()),
+    "dropout in place": lambda x: F.dropout(LAYER(x), 0.5, True, True),
+    "several that are put back": lambda x: LAYER(x).softmax(-1).multinomial(5, True),
+    "several that are not": lambda x: LAYER(x).softmax(-1).multinomial(2),
+    "poisson, then others": lambda x: (torch.poisson(LAYER(x).exp()), torch.rand(2)),
+    "rrelu, then others": lambda x: (F.rrelu(LAYER(x), training=True), torch.rand(2)),
+    "gamma": lambda x: torch.distributions.Gamma(LAYER(x).exp(), 1.0).rsample(),
+    "beta": lambda x: torch.distributions.Beta(LAYER(x).exp(), 1.0).sample(),
+    "normal of two values": lambda x: torch.normal(LAYER(x), LAYER(x).exp()),
+    "normal of a spread": lambda x: torch.normal(1.5, LAYER(x).exp()),
+    "filled": lambda x: ((LAYER(x) * 1).normal_(), (LAYER(x) * 1).uniform_() * x),
+    "features": lambda x: F.dropout2d(LAYER(x)[None, :, :, None], 0.5),
+    "features to alpha": lambda x: F.feature_alpha_dropout(LAYER(x), 0.5, True),
+    "bernoulli of floats": lambda x: torch.bernoulli(LAYER(x).sigmoid().float()),
+    "made inside": made_inside,
+    "of a generator": of_a_generator,
+}
+
+
+@pytest.mark.parametrize("name", list(OF_ROWS))
+def test_draws_of_rows(name: str) -> None:
+    """In the same order, whatever shares a step."""
+    modules = (LAYER, ATTENTION, ENCODER, DEEP, PROJECTED, GATED, RECURRENT, CHAIN)
+    inputs = sequences(2, 4, 1, 3, 4)
+    check(OF_ROWS[name], inputs, sources=[*inputs, *[weight for module in modules for weight in module.parameters()]])
+
+
+def test_what_torch_raises_of_what_is_drawn_from() -> None:
+    def function(x: torch.Tensor) -> Any:
+        found = []
+        for draw in (torch.bernoulli, lambda p: p.multinomial(1), lambda p: torch.normal(0.0, p)):
+            try:
+                found.append(draw(x * 1).dtype)
+            except RuntimeError as error:
+                found.append(type(error).__name__)
+        return found
+
+    inputs = [torch.tensor([0.5, 0.5]), torch.tensor([-1.0, 2.0]), torch.tensor([0.2, 0.1])]
+    check_program(lambda: Program(function, [inputs]), generator=False)
+
+
 def test_draws_before_the_first_wait() -> None:
     """The first example draws first, then the second: as long as none has waited, in a loop's order."""
 
     def function(x: torch.Tensor) -> Any:
         y = x + torch.randn(3, dtype=torch.float64)
         return y if LAYER(y).sum() > 0 else y * 2
+
+    inputs = vectors()
+    check(function, inputs, sources=inputs)
+
+
+@pytest.mark.parametrize("seed", [5, 11])
+def test_seeds_of_examples_that_wait(seed: int) -> None:
+    """One that was set inside is the example's own, whatever the seed outside is."""
+
+    def function(x: torch.Tensor) -> Any:
+        torch.manual_seed(seed)
+        y = x + torch.randn(3, dtype=torch.float64)
+        return (y if LAYER(y).sum() > 0 else y * 2), torch.rand(2)
+
+    inputs = vectors()
+    check_program(lambda: Program(function, [inputs], inputs), generator=False)
+
+
+def test_forks_of_examples_that_wait() -> None:
+    """What `fork_rng` puts back is no seed: the next example goes on as in a loop."""
+
+    def function(x: torch.Tensor) -> Any:
+        y = x + torch.randn(3, dtype=torch.float64)
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            y = y + torch.randn(3, dtype=torch.float64)
+        return y if LAYER(y).sum() > 0 else y * 2
+
+    inputs = vectors()
+    check(function, inputs, sources=inputs)
+
+
+def test_draws_after_the_first_wait() -> None:
+    """Of examples that have drawn nothing before: they go on in order."""
+
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2 if LAYER(x).sum() > 0 else x
+        return y + torch.randn(3, dtype=torch.float64)
 
     inputs = vectors()
     check(function, inputs, sources=inputs)

@@ -19,11 +19,13 @@ that pauses returns to what held around the outermost `run`, so that only differ
 usually are none. What stands in `TorchState` (`torch_state.py`), the layers of `torch.func` and context variables are kept apart. Other state of the process
 (`random`, numpy's generator, `warnings`, levels of forward-mode AD) is shared, as in a loop.
 
-**Whose random numbers.** As long as no task pauses, all draw from torch's default generator in turn, exactly as in a loop. A task
-that has drawn or seeded when it pauses takes the generator's state with it and continues it later, whatever others draw in between; the
-others go on with a stream whose seed is derived from that state, so that no two tasks see the same numbers. A draw can only be
-noticed when a fiber pauses: if earlier tasks in the same fiber have drawn, the one that pauses counts as having drawn. Everything is
-determined by the generator's state before `run`.
+**Whose random numbers.** As long as no task pauses, all draw from torch's default generator in turn, exactly as in a loop. If a task
+has drawn when it pauses, the next ones go on where it stopped, and what it draws later is from a stream of its own, whose seed is
+derived from the generator's state; if it has drawn nothing yet, it takes the next numbers when it goes on. A task that has seeded
+the generator (`seeding.py`) takes its state along and continues it later; the others go on with a derived seed. So no two tasks see the
+same numbers, and nobody's later numbers depend on what others draw. A draw can only be noticed when a fiber pauses: if
+earlier tasks in the same fiber have drawn, the one that pauses counts as having drawn. Everything is determined by the generator's
+state before `run`.
 """
 
 from __future__ import annotations
@@ -389,6 +391,8 @@ class Fibers:
         for index, task in group.tasks:
             fiber.index = group.started = index
             fiber.gr_context = context.copy()
+            fiber.has_seeded = False
+            fiber.states_seen.clear()
             interrupts.held = False
             if pending:
                 check_interrupts()

@@ -59,6 +59,10 @@ class Fiber(greenlet):  # type: ignore[misc]
         self.waits_for: Group | None = None
         self.ending = False
         self.refused = 0
+        self.has_seeded = False
+        """Whether the task has seeded torch's generator."""
+        self.states_seen: set[bytes] = set()
+        """States of the generator that the task has asked for before that."""
         self.has_stream = False
         """Whether it draws from a stream of its own."""
         self.grad: bool | None = None

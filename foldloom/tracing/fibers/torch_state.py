@@ -42,6 +42,7 @@ from foldloom.torch_private import (
     set_torch_function_state,
     top_saved_tensor_hooks,
 )
+from foldloom.tracing.fibers.seeding import has_seeded, watch_seeding
 
 if TYPE_CHECKING:
     from foldloom.tracing.fibers.tasks import Fiber
@@ -52,8 +53,8 @@ class Stream:
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
-        self._own: dict[Fiber, torch.Tensor] = {}
-        """What those fibers will draw from that do not draw from the common stream."""
+        self._own: dict[Fiber, torch.Tensor | int] = {}
+        """What those fibers will draw from that do not draw from the common stream: a state, or a seed."""
         self._parted = 0
         self._bytes_at = (c_char * generator.get_state().nbytes).from_address
         self.refresh()
@@ -64,7 +65,8 @@ class Stream:
         self._content = self._bytes_at(self._common.data_ptr()).raw
 
     def part(self, fiber: Fiber) -> None:
-        """The fiber pauses: what it would draw next is kept for it, if it has drawn at all."""
+        """The fiber pauses. If it has drawn, those that come after it go on from there, as in a loop, and what it draws later is from a
+        stream of its own. If it has seeded the generator, what it would draw next is kept for it, and the others get other numbers."""
         now = self._generator.get_state()
         if fiber.has_stream and fiber in self._own:
             self._own[fiber] = now
@@ -74,16 +76,23 @@ class Stream:
         content = self._bytes_at(now.data_ptr()).raw
         if content == self._content:
             return
-        self._own[fiber] = now
         fiber.has_stream = True
         self._parted += 1
         digest = hashlib.blake2b(content, digest_size=8, salt=self._parted.to_bytes(8, "little")).digest()
-        self._generator.manual_seed(int.from_bytes(digest, "little"))
+        other = int.from_bytes(digest, "little")
+        if has_seeded(fiber, self._content, content):
+            self._own[fiber] = now
+            self._generator.manual_seed(other)
+        else:
+            self._own[fiber] = other
         self.refresh()
 
     def join(self, fiber: Fiber) -> None:
-        if fiber in self._own:
-            self._generator.set_state(self._own[fiber])
+        own = self._own.get(fiber)
+        if isinstance(own, int):
+            self._generator.manual_seed(own)
+        elif own is not None:
+            self._generator.set_state(own)
 
     def give_back(self, fiber: Fiber) -> None:
         """The fiber's tasks are done."""
@@ -92,6 +101,7 @@ class Stream:
 
 
 def streams() -> list[Stream]:
+    watch_seeding()
     generators = [torch.default_generator]
     if torch.cuda.is_initialized():
         generators += torch.cuda.default_generators

@@ -23,8 +23,10 @@ from foldloom.tracing.values.lazy_tensor import Given, LazyTensor
 
 _READS = frozenset(
     (
-        *forms("eq ne lt le gt ge select narrow unbind split chunk view reshape flatten squeeze unsqueeze flip detach cpu clone any all"),
+        *forms("eq ne lt le gt ge select narrow unbind split chunk view reshape flatten squeeze unsqueeze flip detach cpu clone any all where"),
+        *forms("bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor logical_not"),
         *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+        *(operator.and_, operator.or_, operator.xor, operator.invert),
         *(torch.Tensor.__getitem__, torch.Tensor.data.__get__, take),  # type: ignore[attr-defined]
     )
 )  # fmt: skip

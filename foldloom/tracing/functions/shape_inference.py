@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
-from foldloom.execution.kernels import dtype_of, type_of
+from foldloom.execution.kernels import NotesDraws, dtype_of, type_of
 from foldloom.graph import Type
 from foldloom.pytrees import flatten, map_leaves, with_constants
 from foldloom.torch_private import (
@@ -39,6 +39,18 @@ class Returned(NamedTuple):
     """For each tensor the rule that tells whether it requires grad: see `histories`."""
     no_derivative: Exception | None = None
     """What backward raises, if the function has no derivative."""
+    draws: str | None = None
+    """What the count of the random numbers that it draws follows from: `BY_SHAPE` or `BY_VALUE`. None if it draws none."""
+
+
+BY_SHAPE, BY_VALUE = "by shape", "by value"
+_DRAW_BY_VALUE = frozenset(
+    [
+        "poisson", "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", "rrelu", "rrelu_", "_standard_gamma",
+        "_sample_dirichlet", "binomial",
+    ]
+)  # fmt: skip
+"""Operations that draw for some numbers and not for others, or until one fits."""
 
 
 _NO_ANSWER = (
@@ -74,8 +86,9 @@ class NeedsValuesError(Exception):
 
 
 def inferred(call: Call) -> Returned:
+    notes = NotesDraws()
     try:
-        blocks, result = _tried(call)
+        blocks, result = _tried(call, notes)
     except _NO_ANSWER as error:
         raise NeedsValuesError from error
     except Exception as error:
@@ -99,6 +112,7 @@ def inferred(call: Call) -> Returned:
         any(result is block for block in blocks),
         _histories(tensors, blocks, call),
         missing_derivative(tensors, blocks),
+        (BY_VALUE if notes.names & _DRAW_BY_VALUE else BY_SHAPE) if notes.names else None,
     )
 
 
@@ -107,17 +121,17 @@ def has_mixed_factors(call: Call) -> bool:
     return call.function.__name__ in _PRODUCTS and len({_dtype_of(tensor) for tensor in call.tensors()}) > 1
 
 
-def _tried(call: Call) -> tuple[Sequence[torch.Tensor], Any]:
+def _tried(call: Call, notes: NotesDraws) -> tuple[Sequence[torch.Tensor], Any]:
     """The operands and the result of a trial call. What it cannot do with operands that require grad, it may do without."""
     if not torch.is_grad_enabled():
-        return without_data(call)
+        return without_data(call, notes=notes)
     try:
-        return without_data(call)
+        return without_data(call, notes=notes)
     except _NO_ANSWER:
         raise
     except Exception:
         with torch.no_grad():
-            return without_data(call)
+            return without_data(call, notes=notes)
 
 
 def _histories(tensors: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor], call: Call) -> tuple[int, ...]:
@@ -172,10 +186,14 @@ def _nothing_logged() -> Iterator[None]:
 
 
 def without_data(
-    call: Call, with_history: Sequence[int] | None = None, *, weights_too: bool = True
+    call: Call,
+    with_history: Sequence[int] | None = None,
+    *,
+    weights_too: bool = True,
+    notes: NotesDraws | None = None,
 ) -> tuple[Sequence[torch.Tensor], Any]:
     """Operands without data, and the result of a call of them. ``with_history`` are those that require grad; None: all that can. Weights
-    require grad if they do, or ``weights_too`` says that none does."""
+    require grad if they do, or ``weights_too`` says that none does. ``notes`` are taken of random numbers."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     tracked = range(len(call.operands)) if with_history is None else with_history
     has_histories = torch.is_grad_enabled()
@@ -194,7 +212,7 @@ def without_data(
             for tensor in _weights(call)
         }
         args, kwargs = _with_weights_replaced(call.filled(blocks), weights)
-        with mode:
+        with mode, notes or nullcontext():
             return blocks, call.function(*args, **kwargs)
 
 

@@ -19,15 +19,17 @@ from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.lookup import cell_of_module
+from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.functions.derivatives import missing_derivative, without_derivative
 from foldloom.tracing.mutation.functional import changed_beside_the_first, changes_in_place
 from foldloom.tracing.mutation.in_place import call_in_place, call_with_out, replace
 from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.views import Borrowed, id_of_memory, is_strided, note_views
 from foldloom.tracing.recording.at_once import all_at_once
+from foldloom.tracing.recording.draws import drawn_where_called, draws_now, noise_between_layers
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
-from foldloom.tracing.rules.base import forms
-from foldloom.tracing.rules.modules import is_hooked
+from foldloom.tracing.rules.base import DRAWS, forms
+from foldloom.tracing.rules.modules import draws, draws_between_layers, is_hooked
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived, DerivedWeights
@@ -44,6 +46,8 @@ class ComposedRecorder(ActiveRecorder, Protocol):
     def signatures(self) -> Signatures: ...
     @property
     def derived(self) -> DerivedWeights: ...
+    @property
+    def flushes(self) -> Flushes: ...
     def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any: ...
 
 
@@ -94,8 +98,8 @@ def _record(
     """Record a call as one operation, if it can be: leaves are handles, weights and settings; ``given`` is what they were before."""
     handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
     if any(handle._type.ragged for handle in handles):
-        of_nothing = is_of_nothing(function, handles)
-        for_ragged = None if of_nothing else recorder.signatures.of_ragged(function, nesting, leaves, handles)
+        as_a_whole = is_of_nothing(function, handles) or (function in DRAWS and not recorder.guards.runs_later)
+        for_ragged = None if as_a_whole else recorder.signatures.of_ragged(function, nesting, leaves, handles)
         if for_ragged is not None:
             if _has_no_history(for_ragged, leaves):
                 return _without_history(recorder, function, args, kwargs), None
@@ -108,6 +112,11 @@ def _record(
         return _with_values(recorder, function, nesting, given), None
     if not isinstance(known, KnownCall):
         return unflatten(known.nesting, iter(())), None
+    if known.draws is not None and draws_now(recorder):
+        drawn = drawn_where_called(recorder, function, args, kwargs, known.draws)
+        if drawn is not NotImplemented:
+            return drawn, None
+        known.draws = None
     if _has_no_history(known, leaves):
         return _without_history(recorder, function, args, kwargs), None
     result = None if known.is_operand else recorder.add_node_of(known, operands)
@@ -276,6 +285,9 @@ def first_module_call(
     if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
         return first_module_call(recorder, module, args[:1])
     changes_weight = getattr(module, "max_norm", None) is not None and not recorder.guards.runs_later
+    is_drawing = draws(module) and draws_now(recorder)
+    if is_drawing and not draws_between_layers(module):
+        return NotImplemented
     if is_hooked(module) or changes_weight or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return NotImplemented
     cell = cell_of_module(module)
@@ -289,6 +301,11 @@ def first_module_call(
             return NotImplemented
     if not recorder.guards.guard_module(module):
         return NotImplemented
+    if is_drawing:
+        if not handles[0]._type.ragged or torch.is_autocast_enabled():
+            return NotImplemented
+        handles.append(noise_between_layers(recorder, module, handles[0]))
+        key = None
     types = tuple([handle._type for handle in handles])
     calls, key_of_cell = recorder.graph.calls, (cell, *types, nesting, ())
     known = calls.get(key_of_cell)

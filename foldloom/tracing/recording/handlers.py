@@ -27,12 +27,13 @@ from foldloom.tracing.mutation.views import (
     shares_memory,
 )
 from foldloom.tracing.recording.derivatives import backward, grad
+from foldloom.tracing.recording.draws import DRAWING
 from foldloom.tracing.recording.gradient_hooks import register_hook, register_post_accumulate_grad_hook, retain_grad
 from foldloom.tracing.recording.leaves import requires_grad_
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take
-from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.scope import ActiveRecorder, recording_paused, unwatched
 from foldloom.tracing.values.lazy_tensor import TENSOR, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived
 
@@ -255,14 +256,6 @@ def _itself(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     return args[0] if type(args[0]) is LazyTensor and args[0].dtype is not torch.bool else NotImplemented
 
 
-def _dropout(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Where nothing is dropped, the value itself."""
-    training = args[2] if len(args) > 2 else kwargs.get("training", True)
-    in_place = args[3] if len(args) > 3 else kwargs.get("inplace", False)
-    is_value = bool(args) and type(args[0]) is LazyTensor
-    return args[0] if is_value and not training and not in_place else NotImplemented
-
-
 def _method(name: str) -> Handler:
     """For methods that `LazyTensor` defines."""
 
@@ -270,6 +263,17 @@ def _method(name: str) -> Handler:
         return getattr(args[0], name)(*args[1:], **kwargs) if type(args[0]) is LazyTensor else NotImplemented
 
     return handle
+
+
+def _new_tensor(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A tensor of numbers, of the value's dtype if no other is wished for: it is there at once."""
+    leaves: list[Any] = []
+    flatten((tuple(args[1:]), kwargs), leaves)
+    if any(isinstance(leaf, torch.Tensor) for leaf in leaves) or kwargs.get("requires_grad"):
+        return NotImplemented
+    with unwatched():
+        made = torch.empty(0, dtype=args[0].dtype, device=args[0].device).new_tensor(*args[1:], **kwargs)
+    return recorder.lift(made, ragged=False)
 
 
 def _data_ptr(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -316,6 +320,7 @@ HANDLERS: dict[Any, Handler] = {
     torch.Tensor.register_post_accumulate_grad_hook: register_post_accumulate_grad_hook,
     torch.Tensor.requires_grad_: requires_grad_,
     torch.Tensor.data_ptr: _data_ptr,
+    torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.share_memory_: _refused("share_memory_", "Its memory is that of all examples. Return the value, and share what fl.batch returns"),
     **{function: _on_values(function) for function in (torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_)},
     **dict.fromkeys(forms("stack"), _stack),
@@ -335,7 +340,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(forms("contiguous"), _contiguous),
     **{getattr(torch.Tensor, name): _by_layout(getattr(torch.Tensor, name)) for name in ("stride", "is_contiguous", "storage_offset")},
     **dict.fromkeys([*forms("positive"), operator.pos, torch.Tensor.__pos__], _itself),
-    **dict.fromkeys(forms("dropout"), _dropout),
+    **DRAWING,
     **{getattr(torch.Tensor, name): _cast(dtype) for name, dtype in _CASTS.items()},
 }  # fmt: skip
 

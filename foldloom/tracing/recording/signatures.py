@@ -34,6 +34,7 @@ from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import DATA, MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
+from foldloom.tracing.rules.draws import drawn_from
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.raising import may_raise
@@ -46,6 +47,7 @@ class KnownCall:
     """What is needed to record one more call of a known signature."""
 
     __slots__ = (
+        "draws",
         "is_derivable",
         "is_operand",
         "is_ragged",
@@ -70,6 +72,7 @@ class KnownCall:
         is_operand: bool = False,
         may_raise: bool = False,
         is_derivable: bool = True,
+        draws: str | None = None,
     ) -> None:
         self.op_number = op_number
         self.output_types = output_types
@@ -85,6 +88,8 @@ class KnownCall:
         """Whether the function has a derivative. If not, it matters whether an operand requires grad."""
         self.may_raise = may_raise
         """Whether it raises for some values and not for others."""
+        self.draws = draws
+        """What the count of the random numbers that it draws follows from, if it draws any: see `Returned`."""
         self.kept: Any = None
         """Weights whose identity is in the key of this call: they must live as long as the key."""
 
@@ -200,6 +205,7 @@ class Signatures:
                 shares_with=returned.shares_with,
                 may_raise=risk,
                 is_derivable=returned.no_derivative is None,
+                draws=None if function is drawn_from else returned.draws,
             )
             known.kept = weights
             self._note_views(function, op_number, known.shares_with)

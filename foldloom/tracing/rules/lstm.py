@@ -80,10 +80,13 @@ def takes(module: nn.LSTM, sequences: Ragged) -> bool:
     )
 
 
-def run(module: nn.LSTM, sequences: Ragged, initial: tuple[Tensor, Tensor] | None) -> tuple[Ragged, Any]:
+def run(
+    module: nn.LSTM, sequences: Ragged, initial: tuple[Tensor, Tensor] | None, noise: Tensor | None = None
+) -> tuple[Ragged, Any]:
     """What the module returns for each sequence: the states of the last layer, and the last of each layer and direction.
 
-    ``initial`` and the last states have sequences second, as torch has them.
+    ``initial`` and the last states have sequences second, as torch has them. ``noise`` is what layers are multiplied by instead of
+    dropout, by row and layer.
     """
     lengths, values = sequences.lengths, sequences.values
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -104,7 +107,9 @@ def run(module: nn.LSTM, sequences: Ragged, initial: tuple[Tensor, Tensor] | Non
         values, h, c = _layer(steps, values, h, c, *weights)
         last_h.append(h.index_select(1, back))
         last_c.append(c.index_select(1, back))
-        if module.dropout and layer < module.num_layers - 1:
+        if noise is not None and layer < module.num_layers - 1:
+            values = values * noise[:, layer]
+        elif module.dropout and layer < module.num_layers - 1:
             values = F.dropout(values, module.dropout, module.training)
     return Ragged(values, lengths), (torch.cat(last_h), torch.cat(last_c))
 

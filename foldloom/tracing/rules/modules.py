@@ -49,6 +49,22 @@ def is_hooked(module: nn.Module) -> bool:
     )
 
 
+def draws(module: nn.Module) -> bool:
+    """Whether one of torch's modules draws random numbers."""
+    is_dropping = any(type(part) is nn.Dropout and part.training and part.p for part in module.modules())
+    return is_dropping or draws_between_layers(module)
+
+
+def draws_between_layers(module: nn.Module) -> bool:
+    """Whether it is a recurrent one that does."""
+    return isinstance(module, nn.RNNBase) and bool(module.training and module.dropout) and module.num_layers > 1
+
+
+def width_of_layer(module: nn.RNNBase) -> int:
+    """How many numbers a layer returns for each row."""
+    return (module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1)
+
+
 def _on_last_dimension(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
     """Any number of dimensions may stand before the one that it works on."""
     if len(types) != 1 or len(types[0].shape) < 1 + is_ragged:
@@ -96,29 +112,35 @@ def _recurrent_cell(module: Any, types: tuple[Type, ...], is_ragged: bool) -> Ba
 
 
 def _recurrent(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
-    """A sequence of rows: all of them run together, step by step."""
-    if not is_ragged or len(types[0].shape) != 2 or any(type.ragged or len(type.shape) != 2 for type in types[1:]):
+    """A sequence of rows: all of them run together, step by step. What is multiplied by dropout between layers may come last."""
+    has_noise = types[-1].ragged and len(types[-1].shape) == 3
+    states = types[1:-1] if has_noise else types[1:]
+    if not is_ragged or len(types[0].shape) != 2 or any(type.ragged or len(type.shape) != 2 for type in states):
         return None
-    if len(types) == 2:
-        return lambda sequences, hidden: _over_sequences(module, sequences, hidden.transpose(0, 1).contiguous())
-    if len(types) == 3:
-        return lambda sequences, hidden, cell: _over_sequences(
-            module, sequences, (hidden.transpose(0, 1).contiguous(), cell.transpose(0, 1).contiguous())
-        )
-    return lambda sequences: _over_sequences(module, sequences, None)
+    if len(states) > 2:
+        return None
+
+    def run(sequences: Ragged, *others: Any) -> Any:
+        given = [state.transpose(0, 1).contiguous() for state in others[: len(states)]]
+        initial = None if not given else given[0] if len(given) == 1 else tuple(given)
+        return _over_sequences(module, sequences, initial, others[-1].values if has_noise else None)
+
+    return run
 
 
-def _over_sequences(module: Any, sequences: Ragged, initial: Any) -> Any:
+def _over_sequences(module: Any, sequences: Ragged, initial: Any, noise: torch.Tensor | None) -> Any:
     """The states of each sequence, and the last ones with sequences first."""
     is_lstm = type(module) is nn.LSTM
-    run = lstm.run if is_lstm and lstm.takes(module, sequences) else packed
     if is_lstm and torch.is_autocast_enabled("cpu"):
-        run = _by_length  # what is packed has another dtype there
-    states, final = run(module, sequences, initial)
+        states, final = _by_length(module, sequences, initial)  # what is packed has another dtype there
+    elif is_lstm and lstm.takes(module, sequences):
+        states, final = lstm.run(module, sequences, initial, noise)
+    else:
+        states, final = packed(module, sequences, initial, noise)
     return states, tuple([f.transpose(0, 1) for f in final]) if isinstance(final, tuple) else final.transpose(0, 1)
 
 
-def packed(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:
+def packed(module: Any, sequences: Ragged, initial: Any, noise: torch.Tensor | None = None) -> tuple[Ragged, Any]:
     """By torch's own means: sequences longest first, all of them step by step, and back in their own order."""
     lengths = sequences.lengths
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -126,12 +148,43 @@ def packed(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:
     (positions,) = steps.positions
     by_time = PackedSequence(sequences.values.index_select(0, positions), steps.counts, None, None)
     initial = _reordered(initial, order)
-    output, final = module(by_time, initial) if initial is not None else module(by_time)
-    values = torch.empty_like(output.data).index_copy(0, positions, output.data)
+    if noise is not None:
+        output, final = _layer_by_layer(module, by_time, initial, noise.index_select(0, positions))
+    else:
+        packed_output, final = module(by_time, initial) if initial is not None else module(by_time)
+        output = packed_output.data
+    values = torch.empty_like(output).index_copy(0, positions, output)
     back = torch.argsort(order)
     if isinstance(final, tuple):
         return Ragged(values, lengths), tuple([item.index_select(1, back) for item in final])
     return Ragged(values, lengths), final.index_select(1, back)
+
+
+def _layer_by_layer(module: Any, by_time: PackedSequence, initial: Any, noise: torch.Tensor) -> tuple[Any, Any]:
+    """What a recurrent module returns for packed sequences, with numbers that each layer but the last is multiplied by."""
+    function: Any = {nn.LSTM: torch.lstm, nn.GRU: torch.gru}.get(type(module))
+    if function is None:
+        function = torch.rnn_tanh if module.nonlinearity == "tanh" else torch.rnn_relu
+    directions, sequences = 2 if module.bidirectional else 1, int(by_time.batch_sizes[0])
+    weights = [getattr(module, name) for name in module._flat_weights_names]
+    count = len(weights) // module.num_layers
+    values, last = by_time.data, []
+    sizes = [module.proj_size or module.hidden_size, *([module.hidden_size] if type(module) is nn.LSTM else [])]
+    for layer in range(module.num_layers):
+        if initial is None:
+            states = tuple([values.new_zeros(directions, sequences, size) for size in sizes])
+        else:
+            given = initial if isinstance(initial, tuple) else (initial,)
+            states = tuple([state[layer * directions : (layer + 1) * directions] for state in given])
+        values, *final = function(
+            values, by_time.batch_sizes, states if len(states) > 1 else states[0],
+            weights[layer * count : (layer + 1) * count], module.bias, 1, 0.0, module.training, module.bidirectional,
+        )  # fmt: skip
+        last.append(final)
+        if layer < module.num_layers - 1:
+            values = values * noise[:, layer]
+    joined = tuple([torch.cat(parts) for parts in zip(*last, strict=True)])
+    return values, joined if len(joined) > 1 else joined[0]
 
 
 def _by_length(module: Any, sequences: Ragged, initial: Any) -> tuple[Ragged, Any]:

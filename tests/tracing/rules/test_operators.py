@@ -35,8 +35,8 @@ ONCE_WRONG = [
 """What torch.vmap gets wrong, what depends on memory, what looks like a change in place, what changes its own shape."""
 
 
-ON_DEMAND = {"nonzero", "masked_select", "item", "narrow"}
-"""Those that may need values: of tensors that are given, they are there already."""
+ON_DEMAND = {"nonzero", "masked_select", "item", "narrow", "rand_like"}
+"""Those that may need values: of tensors that are given, they are there already. Random numbers are drawn at once."""
 
 
 @pytest.mark.filterwarnings("ignore")
