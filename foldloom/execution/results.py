@@ -22,9 +22,9 @@ keep_whole(torch.Tensor, torch.nn.Module)
 
 
 class Owner(Protocol):
-    """Whoever wants to know the tensor that an output became."""
+    """Whoever wants to know the tensor that an output became, and may put another in its place."""
 
-    def belongs_to(self, result: torch.Tensor) -> None: ...
+    def belongs_to(self, result: torch.Tensor) -> torch.Tensor: ...
 
 
 class GivenBack:
@@ -43,9 +43,7 @@ class GivenBack:
     def result(self, tensor: torch.Tensor, known: torch.Tensor | Owner | None) -> torch.Tensor:
         if isinstance(known, torch.Tensor):
             return known
-        if known is not None:
-            known.belongs_to(tensor)
-        return tensor
+        return tensor if known is None else known.belongs_to(tensor)
 
 
 def unstacked(

@@ -26,6 +26,7 @@ from foldloom.tracing.cells.lookup import cell_of_module, find_cell
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.kernels import is_function, kernels_of
 from foldloom.tracing.interception import uncompiled, watch_all
+from foldloom.tracing.mutation.spoiled import raise_if_spoiled
 from foldloom.tracing.one_example import add_line, record_example
 from foldloom.tracing.pace import Paces, run_alone
 from foldloom.tracing.recording.recorder import Recorder
@@ -124,6 +125,8 @@ class Batched(Generic[P, R, Results]):
                 tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
                 back = GivenBack()
                 for outputs, of_example, template in _run_examples(recorder, fibers, tasks):
+                    if self.stack:
+                        raise_if_spoiled(of_example)
                     back.add(of_example)
                     recorder.graph.add_result(outputs, template)
             recorder.inputs.check_copies()

@@ -8,6 +8,7 @@ from typing import Any
 
 from foldloom.errors import ArgumentError, CellError
 from foldloom.tracing.interception.function_mode import RecordingMode
+from foldloom.tracing.mutation.spoiled import Spoiled, SpoiledResult, numbers_of
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import is_machinery
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
@@ -30,13 +31,19 @@ def record_example(
                 "the function changes a list or dict that it is given, by which values that are not computed yet would leave the batch. "
                 f"Change a copy: `xs = list(xs)`\n  in example {number}"
             )
-        none = not recorder.inputs.has_given and not recorder.flushes.gradients.retained
-        given_back = [None if none else recorder.known_of(output) for output in outputs]
+        none = not (recorder.inputs.has_given or recorder.flushes.gradients.retained or recorder.has_spoiled)
+        given_back = [None if none else _known_of(recorder, output) for output in outputs]
         return [_value_of(recorder, output) for output in outputs], given_back, template
+
+
+def _known_of(recorder: Recorder, output: LazyTensor) -> Any:
+    return SpoiledResult(output) if type(output._recorder) is Spoiled else recorder.known_of(output)
 
 
 def _value_of(recorder: Recorder, output: LazyTensor) -> int:
     """The value that an example returns, of a fixed shape."""
+    if type(output._recorder) is Spoiled:
+        output = numbers_of(output)
     if output._recorder is not recorder or output._type.ragged:
         output = recorder.dense(recorder.own(output))
     return output._value  # type: ignore[no-any-return]

@@ -45,8 +45,9 @@ class Retained:
         """Whether the value was changed in place."""
         self._result: weakref.ref[torch.Tensor] | None = None
 
-    def belongs_to(self, result: torch.Tensor) -> None:
+    def belongs_to(self, result: torch.Tensor) -> torch.Tensor:
         self._result = weakref.ref(result)
+        return result
 
     def add(self, grad: torch.Tensor) -> None:
         if self.is_over:

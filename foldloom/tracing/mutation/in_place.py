@@ -23,6 +23,7 @@ from foldloom.tracing.mutation.functional import (
     write_view,
 )
 from foldloom.tracing.mutation.outside import change_outside, is_outside
+from foldloom.tracing.mutation.spoiled import Kept
 from foldloom.tracing.mutation.trial import check_change, try_change
 from foldloom.tracing.mutation.views import Views, note_change, note_views
 from foldloom.tracing.scope import ActiveRecorder
@@ -84,7 +85,9 @@ def set_item(recorder: ActiveRecorder, target: LazyTensor, index: Any, value: An
         and torch.is_grad_enabled()
     ):
         note_change(recorder, target, value)
+        kept = Kept(recorder, target)
         _write_row(recorder, target, index, value)
+        kept.spoil()
         return
     if type(index) is int and target._type.shape:
         length = len(target)
@@ -120,7 +123,9 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor, ma
     """From now on the target stands for the result, and every view of the target for the same view of the result. ``made`` is what the
     function that works in place computed, if it is not the result."""
     note_change(recorder, target, result if made is None else made)
+    kept = Kept(recorder, target)
     _replace(recorder, target, result)
+    kept.spoil()
 
 
 def _replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:
@@ -139,10 +144,12 @@ def _replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -
 
 def read_anew(recorder: ActiveRecorder, handle: LazyTensor, tensor: torch.Tensor) -> None:
     """A tensor of the user's has been changed: its handle stands for what it is now, and so do the views of it."""
+    kept = Kept(recorder, handle)
     handle._recorder, handle._value, handle._type, handle._depth = Given(recorder), tensor, type_of(tensor), 0
     if hasattr(handle, "_source"):
         del handle._source
     _refresh_views(recorder, handle)
+    kept.spoil()
 
 
 def _assign(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:

@@ -59,7 +59,7 @@ def try_change(recorder: ActiveRecorder, function: Any, args: Sequence[Any], kwa
     models: dict[int, torch.Tensor] = {}
     with recording_paused(), torch.random.fork_rng(devices=()):
         try:
-            tried = [_model_of(leaf, models) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+            tried = [model_of(leaf, models) if type(leaf) is LazyTensor else leaf for leaf in leaves]
         except Exception:
             return  # a view that depends on numbers
         tried_args, tried_kwargs = unflatten(nesting, iter(tried))
@@ -67,7 +67,8 @@ def try_change(recorder: ActiveRecorder, function: Any, args: Sequence[Any], kwa
             function(*tried_args, **tried_kwargs)
 
 
-def _model_of(handle: LazyTensor, models: dict[int, torch.Tensor]) -> torch.Tensor:
+def model_of(handle: LazyTensor, models: dict[int, torch.Tensor]) -> torch.Tensor:
+    """A small tensor that stands for a value; views of one that has a model are views of the model."""
     known = models.get(id(handle))
     if known is None:
         known = models[id(handle)] = _made(handle, models)
@@ -77,12 +78,12 @@ def _model_of(handle: LazyTensor, models: dict[int, torch.Tensor]) -> torch.Tens
 def _made(handle: LazyTensor, models: dict[int, torch.Tensor]) -> torch.Tensor:
     source, place = getattr(handle, "_source", (None, None))
     if type(source) is LazyTensor:
-        rows = _model_of(source, models)
+        rows = model_of(source, models)
         return rows.unbind()[place] if isinstance(place, Unbound) else rows[place]
     if isinstance(source, Views):
         leaves: list[Any] = []
         nesting = flatten((source.args, source.kwargs), leaves)
-        leaves = [_model_of(leaf, models) if type(leaf) is LazyTensor else leaf for leaf in leaves]
+        leaves = [model_of(leaf, models) if type(leaf) is LazyTensor else leaf for leaf in leaves]
         args, kwargs = unflatten(nesting, iter(leaves))
         with torch.set_grad_enabled(source.grad_enabled):
             views = source.function(*args, **kwargs)

@@ -31,6 +31,14 @@ from foldloom.tracing.flushing.gradients import Retained
 from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
+from foldloom.tracing.mutation.spoiled import (
+    Spoiled,
+    as_tensor,
+    check_use,
+    error_of,
+    numbers_of,
+    spoiled_among,
+)
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.recording.derivatives import backward
@@ -59,8 +67,8 @@ class Recorder:
     """Records the calls of one batch, in one thread. Handles refer to it; its parts do not, so that it is freed with the last handle."""
 
     __slots__ = (
-        "__weakref__", "automatic", "derived", "fibers", "flushes", "graph", "guards", "inputs", "is_over", "names_cells", "outside",
-        "signatures",
+        "__weakref__", "automatic", "derived", "fibers", "flushes", "graph", "guards", "has_spoiled", "inputs", "is_over",
+        "names_cells", "outside", "signatures",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
@@ -75,6 +83,8 @@ class Recorder:
         self.automatic = False
         """Whether calls of functions may be recorded as automatic cells."""
         self.names_cells = bool(cells)
+        self.has_spoiled = False
+        """Whether there may be handles of views that cannot be differentiated any more."""
         self.is_over = False
         """Whether handles stand for tensors that can be computed at once."""
 
@@ -160,6 +170,8 @@ class Recorder:
             return computed(function, tuple(args), kwargs)
         if scope.recorder is None:
             return call_at_once(self, function, tuple(args), kwargs)
+        if self.has_spoiled and (spoiled := spoiled_among(args, kwargs)):
+            return self._call_with_spoiled(function, args, kwargs, spoiled)
         if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
             self.signatures.change_mode()
         handler = HANDLERS.get(function)
@@ -183,6 +195,19 @@ class Recorder:
         result = self._add_node(known, operands, depth + 1)
         note_views(function, tuple(args), kwargs, result, args[0])
         return result
+
+    def _call_with_spoiled(self, function: Any, args: Any, kwargs: dict[str, Any], spoiled: list[LazyTensor]) -> Any:
+        """A call that does not ask for the history of a view that has lost it takes it as any other value."""
+        check_use(function, args, kwargs)
+        before = [handle._recorder for handle in spoiled]
+        for handle in spoiled:
+            handle._recorder = self
+        try:
+            return self.call_function(function, args, kwargs)
+        finally:
+            for handle, recorder in zip(spoiled, before, strict=True):
+                if handle._recorder is self:
+                    handle._recorder = recorder
 
     def _call_known(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A known call with ragged values, or one that returns a view."""
@@ -330,6 +355,10 @@ class Recorder:
         recorder = handle._recorder
         if recorder is self:
             return handle
+        if isinstance(recorder, Spoiled):
+            if is_grad_enabled():
+                raise error_of(handle)
+            return numbers_of(handle)
         if isinstance(recorder, Derived) and recorder.recorder is self:  # it goes on as a weight, for all examples
             return self.lift(handle._value, ragged=ragged)
         if self.is_given(handle) and self.inputs.is_in_array(handle._value):
@@ -392,6 +421,8 @@ class Recorder:
         given = self.tensor_given_as(value)
         if given is not None:
             return given
+        if type(value._recorder) is Spoiled:
+            return as_tensor(value, value._detached())
         (tensor,) = self.demand((self.own(value),), TENSOR)
         return tensor if value.requires_grad else tensor.detach()
 
