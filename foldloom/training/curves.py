@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,14 @@ Row = dict[str, Any]
 
 def save_curves(run: Run, rows: Sequence[Row]) -> None:
     scores = list(dict.fromkeys(name for row in rows for name in row if name not in COLUMNS))
-    with run.replacing("curves.csv") as path, path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, (*COLUMNS, *scores), restval="")
-        table.writeheader()
-        table.writerows(rows)
-    with run.replacing("curves.png") as path:
-        _draw(run.task.name, rows, scores).savefig(path, format="png", dpi=120)
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, (*COLUMNS, *scores), restval="")
+    table.writeheader()
+    table.writerows(rows)
+    run.save("curves.csv", text.getvalue().encode())
+    picture = io.BytesIO()
+    _draw(run.task.name, rows, scores).savefig(picture, format="png", dpi=120)
+    run.save("curves.png", picture.getvalue())
 
 
 def _draw(title: str, rows: Sequence[Row], scores: Sequence[str]) -> Any:

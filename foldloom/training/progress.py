@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from foldloom.errors import RunError
 from foldloom.training.curves import COLUMNS, Row
 
 
@@ -28,16 +29,21 @@ class Progress:
     """Of the development data, after the last epoch."""
     best: float | None = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return asdict(self)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["processes"] != self.processes:
-            raise RunError(
-                f"the training was begun by {state['processes']} processes, and {self.processes} cannot go on with it exactly: "
-                f"write `torchrun --nproc-per-node {state['processes']} -m foldloom train ...`"
-            )
-        self.__dict__.update(state)
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Progress:
+        """What `state` gave; raises TypeError or ValueError for anything else."""
+        progress = cls(**state)
+        for own in fields(cls):
+            value, fresh = getattr(progress, own.name), getattr(cls(1), own.name)
+            kinds = (int, float, type(None)) if isinstance(fresh, float | None) else (type(fresh),)
+            if not isinstance(value, kinds):
+                raise TypeError(f"{own.name} is {type(value).__name__}")
+        if min(progress.processes - 1, progress.epoch, progress.step, progress.steps) < 0:
+            raise ValueError("it counts less than nothing")
+        return progress
 
     def last_epoch(self) -> Row:
         """The row that ended it: the last one with scores."""
@@ -62,6 +68,6 @@ class Progress:
         self.epoch, self.step, self.scores = self.epoch + 1, 0, scores
         self.rows[-1] |= {"epoch": self.epoch, **scores}
         is_best = self.best is None or quality > self.best
-        if is_best:
+        if is_best and not math.isnan(quality):  # any number is better than none
             self.best = quality
         return is_best

@@ -3,27 +3,35 @@
 config.json         the task with its settings and vocabularies, and where its data is
 model.safetensors   the weights that were best on the development data
 curves.csv, .png    loss and scores as they went
+tensorboard/        the same for TensorBoard
 scores.json         those of the best weights
 checkpoints/        what an interrupted training goes on from
+
+All of it is JSON, tables, pictures and safetensors: reading the folder of somebody else runs no code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from foldloom.data.reading import installed
-from foldloom.errors import ArgumentError, DataError, RunError
+from foldloom.errors import ArgumentError, DataError, FoldloomError, RunError
 from foldloom.models.training import Trainable
 from foldloom.tasks import TASKS, Data, Settings, Task
+from foldloom.training import durable
+from foldloom.training.states import parsed_json
+from foldloom.training.weights import checked_weights, no_tensor_above, set_weights, weight_bytes
 
 MADE = 200
 """How many examples a quick training learns from."""
+
+CONFIG, MODEL = "config.json", "model.safetensors"
+CONFIG_BYTES, LARGEST_MODEL = 1 << 25, 1 << 36
 
 
 class Run:
@@ -37,9 +45,12 @@ class Run:
         quick: bool,
         counts: Mapping[str, int],
         data: Data[Any] | None = None,
+        fitted: Mapping[str, Any] | None = None,
     ) -> None:
+        """``fitted`` is the task as JSON has it; of an older version, which had fewer settings, as that wrote it."""
         self.folder, self.task, self.source, self.quick = Path(folder), task, source, quick
         self._counts, self._data = counts, data
+        self._fitted = task.to_json() if fitted is None else fitted
 
     @classmethod
     def new(
@@ -62,21 +73,29 @@ class Run:
     @classmethod
     def at(cls, folder: str | Path, *, source: str | Path | None = None) -> Run:
         """One that was begun before. ``source`` says where its data is now, if that has moved."""
-        path = Path(folder) / "config.json"
+        path = Path(folder) / CONFIG
+        if not path.exists():
+            raise RunError(f"{folder} is not the folder of a training: it has no {CONFIG}")
+        data = durable.read(path, CONFIG_BYTES)
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
+            config = _checked(parsed_json(data))
             task = TASKS[config["task"]].restored(config["fitted"])
-            source = config["source"] if source is None else source
-            return cls(folder, task, None if source is None else Path(source), config["quick"], config["examples"])
-        except FileNotFoundError as error:
-            raise RunError(f"{folder} is not the folder of a training: it has no config.json") from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is not what a training of this version wrote: {error!r}") from error
+        except (FoldloomError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is not what a training of this version wrote: {_reason(error)}") from error
+        source = config["source"] if source is None else source
+        place = None if source is None else Path(source)
+        return cls(folder, task, place, config["quick"], config["examples"], fitted=config["fitted"])
 
     @property
     def exists(self) -> bool:
         """Whether something was begun in the folder."""
-        return (self.folder / "config.json").exists()
+        return (self.folder / CONFIG).exists()
+
+    @property
+    def identity(self) -> str:
+        """What weights and checkpoints say they belong to: the task, its settings and vocabularies."""
+        told = json.dumps([self.task.name, self._fitted], sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def data(self) -> Data[Any]:
@@ -98,38 +117,76 @@ class Run:
             "source": None if self.source is None else str(self.source.resolve()),
             "quick": self.quick,
             "examples": self._counts,
-            "fitted": self.task.to_json(),
+            "fitted": self._fitted,
         }
         self.save_json("config.json", config)
 
     def save_json(self, name: str, value: Mapping[str, Any]) -> None:
-        with self.replacing(name) as path:
-            path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        self.save(name, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+    def save(self, name: str, data: bytes) -> None:
+        """A file takes the place of the old one once it is complete: whoever is cut off on the way leaves that."""
+        path = self.folder / name
+        durable.make_folder(path.parent)
+        durable.write(path, data)
 
     def save_model(self, model: Trainable) -> None:
-        with self.replacing("model.safetensors") as path:
-            installed("safetensors.torch", extra="train", to="keep weights").save_model(model, str(path))
+        self.save(MODEL, weight_bytes(model, self.identity))
+
+    def save_scores(self, epoch: int, scores: Mapping[str, float]) -> None:
+        """JSON has no NaN: a score that is no number is null."""
+        known = {name: score if math.isfinite(score) else None for name, score in scores.items()}
+        self.save_json("scores.json", {"epoch": epoch, "dev": known})
 
     def model(self) -> Trainable:
         """With the best weights."""
-        path = self.folder / "model.safetensors"
-        if not path.exists():
-            raise RunError(
-                f"{self.folder} has no model.safetensors: the training ended before its first epoch did. "
-                f"`foldloom train {self.task.name} --resume {self.folder}` goes on with it"
-            )
-        model = self.task.model()
-        installed("safetensors.torch", extra="train", to="read weights").load_model(model, str(path))
+        path, data = self._model_file()
+        with no_tensor_above(len(data), f"{self.folder / CONFIG} asks for a larger model than {path} has weights for"):
+            model = self.task.model()
+        set_weights(model, checked_weights(model, data, str(path), self.identity))
         return model.eval()
 
-    @contextmanager
-    def replacing(self, name: str) -> Iterator[Path]:
-        """Where to write a file that takes its place once it is complete: whoever is killed on the way leaves the old one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / name
-        written = path.with_name(f".{name}.new")
-        yield written
-        os.replace(written, path)
+    def check_model(self, model: Trainable) -> None:
+        """That there are best weights, and that they are some of this model's."""
+        path, data = self._model_file()
+        checked_weights(model, data, str(path), self.identity)
+
+    def _model_file(self) -> tuple[Path, bytes]:
+        path = self.folder / MODEL
+        if not path.exists():
+            raise RunError(
+                f"{self.folder} has no {MODEL}: the training ended before its first epoch did, which "
+                f"`foldloom train --resume {self.folder}` goes on with, or the file was removed: put it back, or train anew"
+            )
+        return path, durable.read(path, LARGEST_MODEL)
+
+
+_CONFIG_TYPES: dict[str, tuple[type, ...]] = {
+    "task": (str,),
+    "source": (str, type(None)),
+    "quick": (bool,),
+    "examples": (dict,),
+    "fitted": (dict,),
+}
+
+
+def _checked(config: Any) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise ValueError(f"expected an object, not {type(config).__name__}")
+    for name, types in _CONFIG_TYPES.items():
+        if name not in config:
+            raise ValueError(f"it lacks {name!r}")
+        if not isinstance(config[name], types):
+            raise ValueError(f"expected {types[0].__name__} for {name!r}, not {type(config[name]).__name__}")
+    if config["task"] not in TASKS:
+        raise ValueError(f"there is no task {config['task']!r}; there are {', '.join(TASKS)}")
+    if not all(isinstance(count, int) for count in config["examples"].values()):
+        raise ValueError("expected whole numbers in 'examples'")
+    return config
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, FoldloomError) or type(error) is ValueError else repr(error)
 
 
 def _told(counts: Mapping[str, int]) -> str:

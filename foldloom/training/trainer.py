@@ -1,4 +1,4 @@
-"""The training loop. Accelerate has what is the same everywhere: processes, devices, gradients over processes, checkpoints.
+"""The training loop. Accelerate has what is the same everywhere: processes, devices, gradients over processes.
 
 A step takes a batch of as many examples as the settings say, whoever computes them: each process takes every n-th example of it. A loss is
 the mean over the whole batch, so each process divides by the size of the whole, and the gradients are summed. With several processes
@@ -11,7 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,12 +21,15 @@ from foldloom.data.reading import installed
 from foldloom.errors import ArgumentError, RunError
 from foldloom.models.training import Batch, Trainable
 from foldloom.training.batches import Examples, batches_of_epoch, steps_of_epoch
-from foldloom.training.checkpoints import Checkpoints
+from foldloom.training.checkpoints import Checkpoints, DamagedCheckpointError
 from foldloom.training.curves import save_curves
 from foldloom.training.evaluating import predictions
 from foldloom.training.interruption import Interruption
+from foldloom.training.locking import locked
 from foldloom.training.progress import Progress
 from foldloom.training.run import Run
+from foldloom.training.snapshots import Parts, restore, snapshot
+from foldloom.training.weights import not_finite, size_of, weights_of
 
 STEPS_OF_A_ROW = 10
 """The learning curve has the mean loss of so many steps."""
@@ -42,7 +45,13 @@ def train(
 
     ``device`` is ``"cpu"``, or otherwise what Accelerate finds. A checkpoint is saved every so many steps and after every epoch.
     """
-    return Trainer(run, device, progress).train(resume, checkpoint_every)
+    accelerator = accelerator_for(device)
+    with locked(run.folder) if accelerator.is_main_process else nullcontext():
+        if run.exists and not resume:
+            raise RunError(
+                f"{run.folder} has a training already: go on with it by `--resume {run.folder}`, or give another folder"
+            )
+        return Trainer(run, accelerator, progress).train(resume, checkpoint_every)
 
 
 class Loss(nn.Module):
@@ -57,9 +66,9 @@ class Loss(nn.Module):
 
 
 class Trainer:
-    def __init__(self, run: Run, device: str | None, shows_progress: bool) -> None:
+    def __init__(self, run: Run, accelerator: Any, shows_progress: bool) -> None:
         self.run, self.task, self.settings = run, run.task, run.task.settings
-        self.accelerator = _accelerator(device)
+        self.accelerator = accelerator
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
         self.shows = shows_progress and self.accelerator.is_main_process
         torch.manual_seed(self.settings.seed)
@@ -73,8 +82,7 @@ class Trainer:
         self.schedule = self.task.schedule(optimizer, steps)
         self.loss, self.optimizer = self.accelerator.prepare(Loss(self.model), optimizer)
         self.progress = Progress(self.processes)
-        self.accelerator.register_for_checkpointing(self.schedule, self.progress)
-        self.checkpoints = Checkpoints(run.folder / "checkpoints", self.accelerator)
+        self.checkpoints = Checkpoints(run.folder / "checkpoints", run.identity, accelerator)
         # The numbers that dropout draws differ between processes; weights were drawn alike.
         torch.manual_seed(self.settings.seed + 1 + self.rank)
 
@@ -83,27 +91,64 @@ class Trainer:
         with Interruption() as interruption, _kept_from_collection():
             while self.progress.epoch < self.settings.epochs:
                 if not self._epoch(interruption, checkpoint_every):
-                    self.checkpoints.save(self.progress.steps)
-                    self._tell(f"stopped: `foldloom train {self.task.name} --resume {self.run.folder}` goes on")
+                    self._save_checkpoint()
+                    self._tell(f"stopped: `foldloom train --resume {self.run.folder}` goes on")
                     return False
                 self._evaluate()
-                self.checkpoints.save(self.progress.steps)
+                self._save_checkpoint()
         self._tell(f"finished: the best model is in {self.run.folder}")
         return True
 
     def _begin(self, resume: bool) -> None:
-        last = self.checkpoints.last
         if resume:
             self.run.check_data()
-        if resume and last is not None:
-            self.checkpoints.load(last)
+            self._go_on()
         elif self.accelerator.is_main_process:
-            if not resume and self.run.exists:
-                raise RunError(
-                    f"{self.run.folder} has a training already: go on with it by `--resume {self.run.folder}`, or give another folder"
-                )
             self.run.save_config()
         self.accelerator.wait_for_everyone()
+
+    def _go_on(self) -> None:
+        """From the newest checkpoint that is not damaged."""
+        damaged = []
+        for path in self.checkpoints.paths:
+            try:
+                checkpoint = self.checkpoints.read(path, at_most=4 * size_of(self.model))
+                self.progress = restore(checkpoint, self._parts(), self.rank, self.processes)
+            except DamagedCheckpointError as error:
+                damaged.append(str(error))
+                continue
+            for problem in damaged:
+                self._tell(f"{problem}: going on from {path.name}, the one before")
+            if self.progress.epoch:
+                self.run.check_model(self.model)
+            return
+        if damaged:
+            raise RunError(
+                f"no checkpoint of {self.run.folder} can be gone on from: {'; '.join(damaged)}. Train anew in another folder"
+            )
+        self._tell(f"{self.run.folder} has no checkpoint yet: beginning anew")
+
+    def _parts(self) -> Parts:
+        return Parts(self.model, self.optimizer, self.schedule)
+
+    def _save_checkpoint(self) -> None:
+        progress = self.progress
+        self._check_weights()
+        of_all, own = snapshot(self._parts(), progress, self.rank)
+        about = {"processes": self.processes}
+        self.checkpoints.save(progress.steps, of_all if self.accelerator.is_main_process else {}, own, about)
+
+    def _check_weights(self) -> None:
+        """What is no number stays none, whatever is learned: nothing could go on from it."""
+        name = not_finite(weights_of(self.model))
+        if name is not None:
+            raise RunError(
+                f"the weight {name!r} is infinite or no number after step {self.progress.steps}, and no checkpoint of that is kept: "
+                f"{self._smaller()}"
+            )
+
+    def _smaller(self) -> str:
+        return f"a smaller learning rate may help, --set learning_rate={self.settings.learning_rate / 3:.2g}"
 
     def _epoch(self, interruption: Interruption, checkpoint_every: int) -> bool:
         """The rest of it; False if somebody asked to stop."""
@@ -130,7 +175,7 @@ class Trainer:
                 if stop:
                     return False
                 if progress.steps % checkpoint_every == 0:
-                    self.checkpoints.save(progress.steps)
+                    self._save_checkpoint()
         return True
 
     def _step(self, batch: Sequence[int], stop: bool) -> tuple[float, bool]:
@@ -148,14 +193,12 @@ class Trainer:
         of_all, stops = self.accelerator.reduce(told, "sum").tolist()
         loss = of_all / len(batch)
         if not math.isfinite(loss):
-            raise RunError(
-                f"the loss of step {self.progress.steps + 1} is {loss}: a smaller learning rate may help, "
-                f"--set learning_rate={self.settings.learning_rate / 3:.2g}"
-            )
+            raise RunError(f"the loss of step {self.progress.steps + 1} is {loss}: {self._smaller()}")
         self.progress.add_step(len(batch), loss, time.perf_counter() - start)
         return loss, bool(stops)
 
     def _evaluate(self) -> None:
+        self._check_weights()
         progress, before = self.progress, self.progress.last_epoch()
         own = predictions(self.model, self.dev_examples[self.rank :: self.processes])
         scores = self.task.scores(self._of_all(own), self.run.data.dev)
@@ -163,7 +206,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             if is_best:
                 self.run.save_model(self.model)
-                self.run.save_json("scores.json", {"epoch": progress.epoch, "dev": scores})
+                self.run.save_scores(progress.epoch, scores)
             save_curves(self.run, progress.rows)
         rate = (progress.examples - before["examples"]) / (progress.seconds - before["seconds"])
         told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
@@ -209,7 +252,7 @@ def _kept_from_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _accelerator(device: str | None) -> Any:
+def accelerator_for(device: str | None) -> Any:
     accelerate = installed("accelerate", extra="train", to="train")
     # Which weights a batch uses depends on its examples: trees of one word merge nothing.
     unused = accelerate.DistributedDataParallelKwargs(find_unused_parameters=True)

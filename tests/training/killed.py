@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from foldloom.training.trainer import Trainer
+from foldloom.training.trainer import Trainer, accelerator_for
 from tests.training.small import small_run
 
 if __name__ == "__main__":
@@ -23,4 +23,4 @@ if __name__ == "__main__":
                 os.kill(os.getpid(), signal.SIGKILL)
             return super()._step(batch, stop)
 
-    Doomed(small_run(folder), "cpu", False).train(False, 3)
+    Doomed(small_run(folder), accelerator_for("cpu"), False).train(False, 3)

@@ -34,7 +34,12 @@ def curve(folder: Path) -> list[dict[str, str]]:
         return [{name: text for name, text in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
+def checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+
+
 def final_weights(folder: Path) -> dict[str, bytes]:
     """Those of the last step, which is not always the best."""
-    [checkpoint] = (folder / "checkpoints").iterdir()
+    checkpoint = checkpoints(folder)[-1]
     return {name: array.tobytes() for name, array in load_file(checkpoint / "model.safetensors").items()}

@@ -15,7 +15,7 @@ from foldloom.cli import commands as cli
 from foldloom.errors import RunError
 from foldloom.training import Run, train
 from foldloom.training.trainer import Trainer
-from tests.training.small import ALIKE, curve, final_weights, small_run, trained
+from tests.training.small import ALIKE, checkpoints, curve, final_weights, small_run, trained
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 8
@@ -51,7 +51,7 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path) -> None:
     being written just then does no harm."""
     ended = python("-m", "tests.training.killed", str(tmp_path), "11")
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-9"]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-8", "step-9"]
     assert 9 % STEPS
     half_written = tmp_path / "checkpoints" / "step-12.new"
     half_written.mkdir()
@@ -86,7 +86,7 @@ def test_stopped_and_resumed(whole: Path, tmp_path: Path, steps: int, monkeypatc
             cli.main([*arguments, "--quick", "--folder", str(tmp_path)])
     assert ended.value.code == 130
     assert signal.getsignal(signal.SIGINT) is before
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{steps}"]
+    assert [path.name for path in checkpoints(tmp_path)] == [f"step-{steps}"]
     cli.main([*arguments, "--resume", str(tmp_path)])
     assert_same_training(tmp_path, whole)
 
