@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
             ("power cuts", power_cuts(Path(folder) / "cuts", options.task, options.cuts, draw)),
             ("kills", kills(Path(folder) / "kills", options.task, options.kills, draw)),
         ):
-            ended = Counter(_in_a_child(lambda end=end: go_on(end, options.task, wanted)) for end in ends)
+            ended = Counter(_in_a_child(partial(go_on, end, options.task, wanted)) for end in ends)
             failed += sum(ended.values()) - ended[0]
             print(f"{name}: {sum(ended.values())}, of which {ended[0]} went on to the same weights", flush=True)
     if failed:
@@ -95,7 +96,9 @@ def power_cuts(folder: Path, task: str, count: int, draw: random.Random) -> list
         if next(number) in moments:
             ends.append(folder / f"cut-{len(ends)}")
             disk.left(ends[-1], names_first=len(ends) % 2 == 0)
-            assert checkpoints(ends[-1] / "run") >= checkpoints(disk.folder / "run") - 1, f"{ends[-1]} has lost checkpoints"
+            assert checkpoints(ends[-1] / "run") >= checkpoints(disk.folder / "run") - 1, (
+                f"{ends[-1]} has lost checkpoints"
+            )
 
     with watched(disk), before_each_change(watch):
         _train(disk.folder / "run", task)
@@ -121,7 +124,7 @@ def kills(folder: Path, task: str, count: int, draw: random.Random) -> list[Path
     for number in range(count):
         ends.append(folder / f"kill-{number}")
         at_change = draw.randrange(seen) if number % 2 else seen
-        _in_a_child(lambda at=at_change, end=ends[-1], after=draw.uniform(0, seconds): _doomed(end, task, at, after))
+        _in_a_child(partial(_doomed, ends[-1], task, at_change, draw.uniform(0, seconds)))
     return ends
 
 
@@ -154,5 +157,3 @@ def _in_a_child(act: Callable[[], None]) -> int:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-

@@ -88,6 +88,7 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
 @contextmanager
 def watched(disk: Disk) -> Iterator[None]:
     """Each sync is told to the disk."""
+    system: Any = os
     original = os.fsync
 
     def fsync(file: Any) -> None:
@@ -97,8 +98,8 @@ def watched(disk: Disk) -> Iterator[None]:
         original(number)
         disk.sync(number)
 
-    os.fsync = fsync
+    system.fsync = fsync
     try:
         yield
     finally:
-        os.fsync = original
+        system.fsync = original

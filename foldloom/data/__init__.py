@@ -6,6 +6,7 @@ Nothing here imports torch. ``conllu`` and ``rdkit`` are imported when a file is
 from foldloom.data.arithmetic import ArithmeticReader
 from foldloom.data.dependencies import ConlluReader
 from foldloom.data.molecules import MoleculeReader
+from foldloom.data.opening import Limits
 from foldloom.data.python_source import ExpressionReader, PythonReader
 from foldloom.data.reading import Reader
 from foldloom.data.records import JsonReader
@@ -32,6 +33,7 @@ __all__ = [
     "Expression",
     "ExpressionReader",
     "JsonReader",
+    "Limits",
     "Molecule",
     "MoleculeReader",
     "ParsedSentence",

@@ -13,7 +13,9 @@ from foldloom.errors import DataError
 
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _SIGNS = {"-": -1, "0": 0, "+": 1}
-_NUMBER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+LARGEST = 10**1000
+"""Values beyond it are refused: a line of products may have one that takes minutes to compute."""
 
 
 class ArithmeticReader(Reader[Expression]):
@@ -28,12 +30,17 @@ class ArithmeticReader(Reader[Expression]):
 
     def parse(self, text: str) -> Expression:
         said, tab, notation = text.rpartition("\t")
-        expression = _expression_in(notation)
+        expression = self._expression_in(notation)
         if tab and not _is_true(said, expression):
             raise DataError(
-                f"expected the value or the sign of {expression}, which is {expression.value}, not {said!r}"
+                f"expected the value or the sign of {_cut(str(expression))}, which is {_cut(str(expression.value))}, not {_cut(repr(said))}"
             )
         return expression
+
+    def _expression_in(self, notation: str) -> Expression:
+        if _NUMBER.fullmatch(notation.strip()):
+            return Expression(int(notation))
+        return _expression_of(parse_brackets(notation, self.limits))
 
 
 def made_expressions(count: int, seed: int, *, most: int = 5, largest: int = 10) -> list[Expression]:
@@ -59,7 +66,14 @@ def _made(source: random.Random, numbers: int, largest: int) -> Expression:
 
 
 def _applied(sign: str, left: Expression, right: Expression) -> Expression:
-    return Expression(OPERATORS[sign](left.value, right.value), sign, (left, right))
+    value = OPERATORS[sign](left.value, right.value)
+    if abs(value) > LARGEST:
+        raise DataError("expected an expression whose value has a thousand digits at most")
+    return Expression(value, sign, (left, right))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _is_true(said: str, expression: Expression) -> bool:
@@ -68,19 +82,31 @@ def _is_true(said: str, expression: Expression) -> bool:
     return bool(_NUMBER.fullmatch(said)) and int(said) == expression.value
 
 
-def _expression_in(notation: str) -> Expression:
-    if _NUMBER.fullmatch(notation.strip()):
-        return Expression(int(notation))
-    return _expression_of(parse_brackets(notation))
+def _expression_of(root: Bracket) -> Expression:
+    """Without recursion: expressions may be deeper than Python's stack."""
+    pending: list[Bracket] = [root]
+    backwards: list[tuple[Bracket, str, tuple[str | Bracket, str | Bracket]]] = []
+    while pending:
+        bracket = pending.pop()
+        sign, sides = _sides(bracket)
+        backwards.append((bracket, sign, sides))
+        pending += [side for side in sides if isinstance(side, Bracket)]
+    found: dict[int, Expression] = {}
+    for bracket, sign, sides in reversed(backwards):
+        left, right = [found.pop(id(side)) if isinstance(side, Bracket) else _number(side) for side in sides]
+        found[id(bracket)] = _applied(sign, left, right)
+    return found[id(root)]
 
 
-def _expression_of(item: str | Bracket) -> Expression:
-    if isinstance(item, str):
-        if not _NUMBER.fullmatch(item):
-            raise DataError(f"expected a whole number, not {item!r}")
-        return Expression(int(item))
-    match item.items:
+def _sides(bracket: Bracket) -> tuple[str, tuple[str | Bracket, str | Bracket]]:
+    match bracket.items:
         case [str(sign), Bracket(items=[left, right])] if sign in OPERATORS:
-            return _applied(sign, _expression_of(left), _expression_of(right))
+            return sign, (left, right)
     known = ", ".join(OPERATORS)
-    raise DataError(f"expected `( operator ( left right ) )` with an operator of {known}")
+    raise DataError(f"expected `( operator ( left right ) )` with an operator of {known}", line=bracket.line)
+
+
+def _number(text: str) -> Expression:
+    if not _NUMBER.fullmatch(text):
+        raise DataError(f"expected a whole number, not {_cut(repr(text))}")
+    return Expression(int(text))

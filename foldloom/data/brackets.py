@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from foldloom.data.reading import Piece
+from foldloom.data.opening import DEFAULT, Limits, Piece
 from foldloom.errors import DataError
 
 # Words end at ASCII white space alone: treebanks have words with a no-break space in them.
@@ -21,25 +21,23 @@ class Bracket:
     items: list[str | Bracket] = field(default_factory=list)
 
 
-def pieces_in_brackets(lines: Iterable[str]) -> Iterator[Piece]:
+def pieces_in_brackets(lines: Iterable[str], limits: Limits) -> Iterator[tuple[int, str]]:
     """Lines that belong together: one that begins at the margin, and those after it that are indented.
 
     Brackets are not counted, so that one that is missing spoils one piece and not all that follow.
     """
-    start, kept = 0, list[str]()
+    piece = Piece(limits.line)
     for number, line in enumerate(lines, 1):
         text = line.rstrip(" \t\r\n")
-        if kept and not line.startswith((" ", "\t")):
-            yield start, "\n".join(kept)
-            kept = []
+        if piece and not line.startswith((" ", "\t")):
+            yield piece.take()
         if text:
-            start = start if kept else number
-            kept.append(text)
-    if kept:
-        yield start, "\n".join(kept)
+            piece.add(number, text)
+    if piece:
+        yield piece.take()
 
 
-def parse_brackets(text: str) -> Bracket:
+def parse_brackets(text: str, limits: Limits = DEFAULT) -> Bracket:
     """The one bracket that a text consists of."""
     stack: list[Bracket] = []
     line = 1
@@ -50,8 +48,10 @@ def parse_brackets(text: str) -> Bracket:
         token = match[0]
         if token == "(":
             stack.append(Bracket(line))
+            if len(stack) > limits.depth:
+                raise DataError(f"expected at most {limits.depth:,} brackets that are open at once", line=line)
         elif not stack:
-            raise DataError(f"expected `(`, not {token!r}", line=line)
+            raise DataError(f"expected `(`, not {token[:20]!r}", line=line)
         elif token != ")":
             stack[-1].items.append(token)
         elif len(stack) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from foldloom.data import opening
 from foldloom.data.reading import Piece, Reader, installed
 from foldloom.data.structures import ParsedSentence
 from foldloom.errors import DataError
@@ -18,17 +19,15 @@ class ConlluReader(Reader[ParsedSentence]):
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
         """A sentence is what stands between blank lines."""
-        start, kept = 0, list[str]()
+        piece = opening.Piece(self.limits.line)
         for number, line in enumerate(lines, 1):
             text = line.rstrip("\r\n")
             if text:
-                start = start if kept else number
-                kept.append(text)
-            elif kept:
-                yield start, "\n".join(kept)
-                kept = []
-        if kept:
-            yield start, "\n".join(kept)
+                piece.add(number, text)
+            elif piece:
+                yield piece.take()
+        if piece:
+            yield piece.take()
 
     def parse(self, text: str) -> ParsedSentence:
         rows = [(number, row) for number, row in _rows(text) if isinstance(row["id"], int)]
@@ -47,8 +46,10 @@ def _rows(text: str) -> list[tuple[int, Any]]:
             continue
         try:
             token = conllu.parser.parse_line(row, conllu.parser.DEFAULT_FIELDS, _parsers(conllu.parser))
-        except conllu.exceptions.ParseException as error:
-            raise DataError(f"expected ten columns of CoNLL-U, separated by tabs: {error}", line=line) from error
+        except (conllu.exceptions.ParseException, ValueError) as error:
+            raise DataError(
+                f"expected ten columns of CoNLL-U, separated by tabs: {str(error)[:200]}", line=line
+            ) from error
         rows.append((line, token))
     if not rows:
         raise DataError("expected the rows of a sentence, but there are only comments")

@@ -5,17 +5,21 @@ aromaticity, for each pair its bond, how many bonds apart it is, and whether a r
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from foldloom.data.reading import Piece, Reader, Source, installed
+from foldloom.data.opening import DEFAULT, Limits, Source, check_text
+from foldloom.data.reading import Piece, Reader, installed
 from foldloom.data.structures import Molecule
+from foldloom.data.tables import Header, number_in, written
 from foldloom.errors import DataError
+
+MOST_ATOMS = 400
+CHARACTERS_OF_AN_ATOM = 20
+"""In SMILES, with brackets, charges, rings and branches, at most. Longer ones are not even parsed."""
 
 ELEMENTS = ("H", "C", "N", "O", "F", "P", "S", "Cl", "Br", "I")
 """Others count as metals, as in the paper."""
@@ -33,55 +37,92 @@ PAIR_FEATURES = len(BONDS) + FARTHEST + 1
 class MoleculeReader(Reader[Molecule]):
     """SMILES, one a line; or a CSV file with a header, if ``targets`` names its columns of numbers.
 
-    ``column`` is where the CSV file has its SMILES. A number that is missing is left out of the molecule's targets.
+    ``column`` is where the CSV file has its SMILES. A number that is missing is left out of the molecule's targets. Molecules of more atoms
+    than ``most_atoms`` are malformed: what is known of pairs of atoms grows with the square, and finding it out with the cube.
     """
 
     def __init__(
-        self, source: Source = (), *, targets: Sequence[str] = (), column: str = "smiles", strict: bool = True
+        self,
+        source: Source = (),
+        *,
+        targets: Sequence[str] = (),
+        column: str = "smiles",
+        most_atoms: int = MOST_ATOMS,
+        strict: bool = True,
+        limits: Limits = DEFAULT,
     ) -> None:
-        super().__init__(source, strict=strict)
-        self.targets, self.column = tuple(targets), column
-        self._header: list[str] = []
+        super().__init__(source, strict=strict, limits=limits)
+        self.targets, self.column, self.most_atoms = tuple(targets), column, most_atoms
+        self._header = Header("")
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
         pieces = super().pieces(lines)
         if self.targets:
             line, text = next(pieces, (1, ""))
-            self._header = next(csv.reader([text]), [])
-            missing = [name for name in (self.column, *self.targets) if name not in self._header]
-            if missing:
-                raise DataError(
-                    f"expected columns {', '.join(missing)}, but there are {', '.join(self._header)}", line=line
-                )
+            try:
+                check_text(text)
+                self._header = Header(text)
+                self._check_columns(next(pieces, (2, "")) if self._missing() else (2, ""))
+            except DataError as error:
+                raise DataError(error.problem, line=line) from error
         return pieces
+
+    def _missing(self) -> list[str]:
+        return [name for name in (self.column, *self.targets) if name not in self._header.columns]
+
+    def _check_columns(self, first: Piece) -> None:
+        """By what stands in the first row, it says which ones could be meant."""
+        missing, known = self._missing(), ", ".join(self._header.columns)
+        if not missing:
+            return
+        if self.column in missing:
+            raise DataError(
+                f"expected a column {self.column!r} of molecules, but there are {known}: write --set smiles=NAME"
+            )
+        numeric = [name for name in self._header.numeric(first[1]) if name != self.column]
+        example = f"targets={written(numeric[:1] or ['NAME'])}"
+        told = f"'{example}'" if " " in example or '"' in example else example
+        columns = ", ".join(map(repr, missing))
+        numbers = f"; those of numbers are {written(numeric)}" if len(numeric) > 1 else ""
+        raise DataError(f"expected columns {columns}, but there are {known}: write --set {told}{numbers}")
 
     def parse(self, text: str) -> Molecule:
         if not self.targets:
-            return molecule(text.strip())
-        row = dict(zip(self._header, next(csv.reader(io.StringIO(text))), strict=False))
-        numbers = {name: _number(name, row.get(name, "")) for name in self.targets}
+            return molecule(text.strip(), most_atoms=self.most_atoms)
+        row = self._header.row(text)
+        numbers = {name: number_in(row, name) for name in self.targets}
         known = {name: number for name, number in numbers.items() if number is not None}
-        return molecule(row.get(self.column, "").strip(), known)
+        return molecule(row[self.column].strip(), known, self.most_atoms)
 
 
-def _number(name: str, text: str) -> float | None:
-    if not text.strip():
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise DataError(f"expected a number or nothing in column {name!r}, not {text!r}") from error
-
-
-def molecule(smiles: str, targets: dict[str, float] | None = None) -> Molecule:
+def molecule(smiles: str, targets: dict[str, float] | None = None, most_atoms: int = MOST_ATOMS) -> Molecule:
     """Of a SMILES string, which must have an atom at least."""
+    if len(smiles) > CHARACTERS_OF_AN_ATOM * most_atoms:
+        raise DataError(_too_large(f"one whose SMILES has {len(smiles):,} characters", most_atoms))
     chem = _rdkit("Chem")
-    with _rdkit("rdBase").BlockLogs():  # what is wrong is raised, not printed
-        parsed = chem.MolFromSmiles(smiles)
-    if parsed is None or not parsed.GetNumAtoms():
-        raise DataError(f"expected a molecule in SMILES notation, not {smiles!r}")
-    distances = np.minimum(chem.GetDistanceMatrix(parsed), parsed.GetNumAtoms() + 1).astype(np.int64)
-    return Molecule(smiles, _atom_features(parsed), _pair_features(parsed, distances), distances, targets or {})
+    try:
+        with _rdkit("rdBase").BlockLogs():  # what is wrong is raised, not printed
+            parsed = chem.MolFromSmiles(smiles)
+        if parsed is None or not parsed.GetNumAtoms():
+            raise DataError(f"expected a molecule in SMILES notation, not {_cut(smiles)!r}")
+        if parsed.GetNumAtoms() > most_atoms:
+            raise DataError(_too_large(f"{parsed.GetNumAtoms():,}", most_atoms))
+        distances = np.minimum(chem.GetDistanceMatrix(parsed), parsed.GetNumAtoms() + 1).astype(np.int64)
+        return Molecule(smiles, _atom_features(parsed), _pair_features(parsed, distances), distances, targets or {})
+    except (RuntimeError, UnicodeEncodeError) as error:  # where RDKit gives up
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"expected a molecule that RDKit can compute: {reason}, of {_cut(smiles)!r}") from error
+
+
+def _too_large(found: str, most_atoms: int) -> str:
+    return (
+        f"expected a molecule of at most {most_atoms:,} atoms, not {found}; to allow more: --set atom_limit=N, "
+        "or most_atoms=N in Python"
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 @cache

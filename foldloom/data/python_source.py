@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
-from foldloom.data.reading import Item, Piece, Reader, opened
+from foldloom.data import opening
+from foldloom.data.reading import Item, Piece, Reader
 from foldloom.data.structures import SourceExpression, SourceFile, SyntaxTree
 from foldloom.errors import DataError
 
@@ -28,12 +31,11 @@ class _ProgramReader(Reader[Item]):
         if not isinstance(self.source, str | Path):
             yield from super().__iter__()
             return
-        for path in python_files(self.source) if Path(self.source).is_dir() else [self.source]:
+        for path in python_files(self.source) if os.path.isdir(self.source) else [self.source]:
             try:
-                with opened(path) as (name, lines):
-                    items = list(self._items(name, self.pieces(lines)))
+                items = list(self._read(path))
             except DataError:
-                # Not UTF-8. What is malformed otherwise has been skipped and counted already.
+                # Too large, or it cannot be opened. What is malformed otherwise has been skipped and counted already.
                 if self.strict:
                     raise
                 self.skipped += 1
@@ -41,7 +43,10 @@ class _ProgramReader(Reader[Item]):
             yield from items
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
-        yield 1, "\n".join([line.rstrip("\r\n") for line in lines])
+        program = opening.Piece(self.limits.line)
+        for number, line in enumerate(lines, 1):
+            program.add(number, line.rstrip("\r\n"))
+        yield 1, program.take()[1]
 
 
 class PythonReader(_ProgramReader[SourceFile]):
@@ -57,7 +62,8 @@ class PythonReader(_ProgramReader[SourceFile]):
             yield replace(file, name=name)
 
     def parse(self, text: str) -> SourceFile:
-        return SourceFile("input", _tree_of(_parsed(text), role=""))
+        with _not_too_deep():
+            return SourceFile("input", _tree_of(_parsed(text), role=""))
 
 
 class ExpressionReader(_ProgramReader[list[SourceExpression]]):
@@ -74,10 +80,11 @@ class ExpressionReader(_ProgramReader[list[SourceExpression]]):
 
     def parse(self, text: str) -> list[SourceExpression]:
         program, lines = _parsed(text), text.encode().split(b"\n")
-        return [
-            SourceExpression("input", node.lineno, _text_of(node, lines), _tree_of(node, role=""))
-            for node in _expressions_with_operators(program)
-        ]
+        with _not_too_deep():
+            return [
+                SourceExpression("input", node.lineno, _text_of(node, lines), _tree_of(node, role=""))
+                for node in _expressions_with_operators(program)
+            ]
 
 
 def python_files(folder: str | Path) -> list[Path]:
@@ -94,7 +101,21 @@ def _parsed(text: str) -> ast.Module:
     except SyntaxError as error:
         raise DataError(f"expected a Python program: {error.msg}", line=error.lineno or 1) from error
     except (RecursionError, MemoryError, ValueError) as error:
-        raise DataError(f"expected a Python program that can be parsed: {error}") from error
+        raise DataError(
+            f"expected a Python program that can be parsed: {str(error) or type(error).__name__}"
+        ) from error
+
+
+@contextmanager
+def _not_too_deep() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise DataError("expected a Python program that is nested less deeply") from error
+    except DataError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise DataError(f"expected a Python program that can be read: {error}") from error
 
 
 def _tree_of(node: ast.AST, role: str) -> SyntaxTree:

@@ -1,26 +1,21 @@
 """What all readers share: a file is a stream of pieces, and a piece that cannot be read says where it stands and what is wrong.
 
-A format says two things: how lines make pieces (`pieces`), and what one piece is (`parse`). Everything else, files and open
-files, compressed ones, names and lines in errors, going on after a malformed piece, is here.
+A format says two things: how lines make pieces (`pieces`), and what one piece is (`parse`). Names and lines in errors, and going on after
+a malformed piece, are here; `opening` has how files are opened.
 """
 
 from __future__ import annotations
 
-import gzip
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
-from typing import Generic, TextIO, TypeVar
+from typing import Generic, TypeVar
 
+from foldloom.data.opening import DEFAULT, Limits, Source, check_text, opened
 from foldloom.errors import DataError
 
 Item = TypeVar("Item")
-Source = str | Path | Iterable[str]
-"""A path, of a plain or gzipped file, or lines: an open file, a list."""
-
 Piece = tuple[int, str]
 """The number of its first line, from 1, and its text."""
 
@@ -28,16 +23,21 @@ Piece = tuple[int, str]
 class Reader(ABC, Generic[Item]):
     """The items of a source, read as they are asked for.
 
-    A malformed piece raises `DataError`; with ``strict=False`` it is left out, and counted in ``skipped``.
+    A malformed piece raises `DataError`; with ``strict=False`` it is left out, and counted in ``skipped``. What is larger than
+    ``limits`` allow raises it in any case.
     """
 
-    def __init__(self, source: Source = (), *, strict: bool = True) -> None:
-        self.source, self.strict = source, strict
+    def __init__(self, source: Source = (), *, strict: bool = True, limits: Limits = DEFAULT) -> None:
+        self.source, self.strict, self.limits = source, strict, limits
         self.skipped = 0
         """How many pieces were left out since the reader was made."""
+        self._first_skipped: DataError | None = None
 
     def __iter__(self) -> Iterator[Item]:
-        with opened(self.source) as (name, lines):
+        return self._read(self.source)
+
+    def _read(self, source: Source) -> Iterator[Item]:
+        with opened(source, self.limits) as (name, lines):
             try:
                 yield from self._items(name, self.pieces(lines))
             except DataError as error:
@@ -48,13 +48,28 @@ class Reader(ABC, Generic[Item]):
     def _items(self, name: str, pieces: Iterable[Piece]) -> Iterator[Item]:
         for line, text in pieces:
             try:
-                item = self.parse(text)
+                item = self._parsed(text)
             except DataError as error:
+                located = DataError(error.problem, name, line + (error.line or 1) - 1)
                 if self.strict:
-                    raise DataError(error.problem, name, line + (error.line or 1) - 1) from error
+                    raise located from error
                 self.skipped += 1
+                self._first_skipped = self._first_skipped or located
                 continue
             yield item
+
+    def notes(self, of: str) -> list[str]:
+        """What to say of pieces that were left out, rows say: how many, and why the first."""
+        if self._first_skipped is None:
+            return []
+        return [f"{self.skipped:,} {of} left out; the first: {self._first_skipped}"]
+
+    def _parsed(self, text: str) -> Item:
+        check_text(text)
+        try:
+            return self.parse(text)
+        except RecursionError as error:
+            raise DataError("expected something that is nested less deeply") from error
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
         """One for each line that is not blank."""
@@ -66,27 +81,6 @@ class Reader(ABC, Generic[Item]):
     @abstractmethod
     def parse(self, text: str) -> Item:
         """What one piece says; raises `DataError`, whose lines count from the piece's first."""
-
-
-@contextmanager
-def opened(source: Source) -> Iterator[tuple[str, Iterable[str]]]:
-    """The name of a source, and its lines."""
-    if not isinstance(source, str | Path):
-        yield str(getattr(source, "name", "input")), source
-        return
-    path = Path(source)
-    try:
-        # Newlines stay as they are: some texts have other line separators in the middle of a word.
-        with _open(path) as file:
-            yield str(path), file
-    except UnicodeDecodeError as error:
-        raise DataError(f"expected text in UTF-8, but {error.reason} at byte {error.start}", str(path)) from error
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="\n")
-    return path.open(encoding="utf-8", newline="\n")
 
 
 def installed(module: str, *, extra: str, to: str) -> ModuleType:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from foldloom.data.reading import Reader, Source
+from foldloom.data.opening import DEFAULT, Limits, Source
+from foldloom.data.reading import Reader
 from foldloom.errors import DataError
 
 
@@ -17,8 +18,15 @@ class JsonReader(Reader[dict[str, Any]]):
     [{'text': 'good', 'stars': 4}]
     """
 
-    def __init__(self, source: Source = (), *, fields: Mapping[str, type] | None = None, strict: bool = True) -> None:
-        super().__init__(source, strict=strict)
+    def __init__(
+        self,
+        source: Source = (),
+        *,
+        fields: Mapping[str, type] | None = None,
+        strict: bool = True,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        super().__init__(source, strict=strict, limits=limits)
         self.fields = dict(fields or {})
 
     def parse(self, text: str) -> dict[str, Any]:
@@ -26,6 +34,8 @@ class JsonReader(Reader[dict[str, Any]]):
             record = json.loads(text)
         except json.JSONDecodeError as error:
             raise DataError(f"expected a JSON object on one line: {error.msg} at column {error.colno}") from error
+        except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+            raise DataError(f"expected a JSON object that can be read: {error}") from error
         if not isinstance(record, dict):
             raise DataError(f"expected a JSON object, not {type(record).__name__}")
         for name, kind in self.fields.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,6 +22,17 @@ def _children_first(root: Node) -> Iterator[Node]:
     return reversed(backwards)
 
 
+def _shown(root: Node, show: Callable[[Node, list[str]], str]) -> str:
+    """From what stands below a node, what the node is; without recursion, too."""
+    texts: list[str] = []
+    for node in _children_first(root):
+        count = len(node.children)
+        below = texts[len(texts) - count :]
+        del texts[len(texts) - count :]
+        texts.append(show(node, below))
+    return texts[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """A phrase with a label: a word, or phrases in order."""
@@ -39,7 +50,9 @@ class Tree:
         return [node.word for node in self if node.word is not None]
 
     def __str__(self) -> str:
-        return f"({self.label} {self.word if self.word is not None else ' '.join(map(str, self.children))})"
+        return _shown(
+            self, lambda node, below: f"({node.label} {node.word if node.word is not None else ' '.join(below)})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +107,9 @@ class Expression:
 
     def __str__(self) -> str:
         """As the arithmetic files write it."""
-        if self.operator is None:
-            return str(self.value)
-        return f"( {self.operator} ( {' '.join(map(str, self.children))} ) )"
+        return _shown(
+            self, lambda e, below: str(e.value) if e.operator is None else f"( {e.operator} ( {' '.join(below)} ) )"
+        )
 
 
 @dataclass(slots=True)  # not frozen: there are millions, and freezing triples the time to make them

@@ -22,7 +22,7 @@ class TaggedReader(Reader[TaggedSentence]):
                 continue
             word, separator, tag = token.rpartition("|")
             if not (word and separator and tag):
-                raise DataError(f"expected tokens such as word|TAG, separated by spaces, not {token!r}")
+                raise DataError(f"expected tokens such as word|TAG, separated by spaces, not {token[:60]!r}")
             pairs.append((word, tag))
         if not pairs:
             raise DataError("expected tokens such as word|TAG, but there are none")

@@ -19,10 +19,10 @@ class TreeReader(Reader[Tree]):
     """
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
-        return pieces_in_brackets(lines)
+        return pieces_in_brackets(lines, self.limits)
 
     def parse(self, text: str) -> Tree:
-        return _tree_of(parse_brackets(text))
+        return _tree_of(parse_brackets(text, self.limits))
 
 
 class SentimentReader(TreeReader):
@@ -35,12 +35,12 @@ class SentimentReader(TreeReader):
     """
 
     def parse(self, text: str) -> Tree:
-        bracket = parse_brackets(text)
+        bracket = parse_brackets(text, self.limits)
         tree = _tree_of(bracket)
         for node in tree:
             if node.label not in _SENTIMENTS:
                 raise DataError(
-                    f"expected a label from 0, very negative, to 4, very positive, not {node.label!r}",
+                    f"expected a label from 0, very negative, to 4, very positive, not {node.label[:20]!r}",
                     line=bracket.line,
                 )
             if node.word is None and len(node.children) != 2:
@@ -74,4 +74,5 @@ def _node(bracket: Bracket, tree_of: dict[int, Tree]) -> Tree:
         if len(items) == 1 and isinstance(items[0], str):
             return Tree(label, word=items[0])
     shown = " ".join(item if isinstance(item, str) else "(...)" for item in bracket.items)
-    raise DataError(f"expected a label and then one word or trees alone, not ({shown})", line=bracket.line)
+    cut = f"{shown[:60]} ..." if len(shown) > 60 else shown
+    raise DataError(f"expected a label and then one word or trees alone, not ({cut})", line=bracket.line)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from foldloom.data.reading import opened
+from foldloom.data.opening import DEFAULT, Limits, check_text, opened
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.errors import DataError
 
@@ -24,10 +24,16 @@ class WordVectors:
         self._row_of = {word: row for row, word in enumerate(words)}
 
     @classmethod
-    def read(cls, words: str | Path, table: str | Path) -> WordVectors:
-        with opened(words) as (_, lines):
-            names = [line.rstrip("\r\n") for line in lines]
-        return cls(names, np.load(table).astype(np.float32))
+    def read(cls, words: str | Path, table: str | Path, limits: Limits = DEFAULT) -> WordVectors:
+        with opened(words, limits) as (name, lines):
+            names = []
+            for number, line in enumerate(lines, 1):
+                try:
+                    check_text(line)
+                except DataError as error:
+                    raise DataError(error.problem, name, number) from error
+                names.append(line.rstrip("\r\n"))
+        return cls(names, _table_in(Path(table), len(names), limits))
 
     @property
     def size(self) -> int:
@@ -47,3 +53,27 @@ class WordVectors:
             numbers, found = map(list, zip(*known, strict=True))
             table[numbers] = self.table[found]
         return table
+
+
+def _table_in(path: Path, rows: int, limits: Limits) -> Table:
+    """Mapped first, so that a file whose header claims too much takes no memory. Arrays of Python objects are refused by numpy."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size > limits.file:
+                raise DataError(f"expected a file of at most {limits.file:,} bytes", str(path))
+            if not file.read(6).startswith(b"\x93NUMPY"):
+                raise DataError("expected a table in numpy's format, .npy", str(path))
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except DataError:
+        raise
+    except Exception as error:  # a header is read by Python's tokenizer and parser, and raises what they do
+        raise DataError(f"expected a table in numpy's format, .npy: {error}", str(path)) from error
+    if table.ndim != 2 or len(table) != rows or table.dtype.kind != "f":
+        raise DataError(
+            f"expected a row of numbers for each of {rows:,} words, not {table.dtype} of shape {list(table.shape)}",
+            str(path),
+        )
+    numbers = np.array(table, np.float32)
+    if not np.isfinite(numbers).all():
+        raise DataError("expected numbers, but some are infinite or none", str(path))
+    return numbers

@@ -5,7 +5,7 @@ A tree is ``(label, word)`` or ``(label, child, child, ...)``, words and labels 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,18 @@ NumberedTree = tuple[Any, ...]
 
 def numbered(tree: Tree, words: Vocabulary, labels: Vocabulary) -> NumberedTree:
     """A tree of a treebank as the models take it."""
-    if tree.word is not None:
-        return labels[tree.label], words[tree.word]
-    return labels[tree.label], *[numbered(child, words, labels) for child in tree.children]
+    done: list[NumberedTree] = []
+    for node in tree:  # children first, and without recursion: trees may be deeper than Python's stack
+        below: Sequence[Any] = [words[node.word]] if node.word is not None else _taken(done, len(node.children))
+        done.append((labels[node.label], *below))
+    return done[0]
+
+
+def _taken(done: list[Any], count: int) -> list[Any]:
+    """The last ones, off a stack."""
+    taken = done[len(done) - count :]
+    del done[len(done) - count :]
+    return taken
 
 
 def numbered_expression(expression: Expression, tokens: Vocabulary) -> NumberedTree:
@@ -37,11 +46,14 @@ def numbered_expression(expression: Expression, tokens: Vocabulary) -> NumberedT
 
     A part's label is 0 if its value is negative, 1 if it is zero and 2 if it is positive; operators by themselves have none.
     """
-    label = expression.sign + 1
-    if expression.operator is None:
-        return label, tokens[str(expression.value)]
-    left, right = [numbered_expression(child, tokens) for child in expression.children]
-    return label, (UNLABELLED, tokens[expression.operator]), (UNLABELLED, left, right)
+    done: list[NumberedTree] = []
+    for part in expression:
+        if part.operator is None:
+            done.append((part.sign + 1, tokens[str(part.value)]))
+        else:
+            left, right = _taken(done, 2)
+            done.append((part.sign + 1, (UNLABELLED, tokens[part.operator]), (UNLABELLED, left, right)))
+    return done[0]
 
 
 def tokens_of(expression: Expression) -> Iterator[str]:

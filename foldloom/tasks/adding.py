@@ -14,8 +14,11 @@ import numpy as np
 from foldloom.errors import ArgumentError, DataError
 from foldloom.models.adding import Addition, AttentionAdder, made_additions
 from foldloom.models.training import Trainable
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting
 from foldloom.tasks.task import Data, Task
+
+LARGEST = 100_000_000
+"""Numbers of all sequences together."""
 
 SOLVED = 0.04
 """An answer that is nearer than this to the right one counts as right, as in both papers."""
@@ -26,10 +29,20 @@ class AddingSettings(Settings):
     epochs: int = 8
     batch: int = 64
     learning_rate: float = 3e-3
-    sequences: int = 6_400
-    """How many to learn from."""
-    shortest: int = 100
-    longest: int = 1_000
+    sequences: int = setting(6_400, "How many to learn from.", at_least=1, at_most=1_000_000)
+    shortest: int = setting(100, "The length of the shortest sequence.", at_least=4, at_most=100_000)
+    longest: int = setting(1_000, "The length of the longest.", at_least=4, at_most=100_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.longest < self.shortest:
+            raise ArgumentError(
+                f"expected 'longest' to be no less than 'shortest': {self.longest} is less than {self.shortest}"
+            )
+        if self.sequences * self.longest > LARGEST:
+            raise ArgumentError(
+                f"expected 'sequences' times 'longest' to be {LARGEST:,} at most, not {self.sequences * self.longest:,}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +61,8 @@ class AddingTask(Task[Addition]):
         if source is not None:
             raise ArgumentError(f"{cls.name} needs no data: leave out --data")
         counts = {"train": settings.sequences, "dev": 500, "test": 1_000}
-        return Data(
-            **{
+        return Data.of(
+            {
                 part: made_additions(count, settings.shortest, settings.longest, 3 * settings.seed + number)
                 for number, (part, count) in enumerate(counts.items())
             }

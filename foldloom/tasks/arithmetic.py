@@ -13,12 +13,11 @@ import torch
 from foldloom.data.arithmetic import ArithmeticReader, made_expressions
 from foldloom.data.structures import Expression
 from foldloom.data.vocabulary import Vocabulary
-from foldloom.errors import ArgumentError
 from foldloom.models.spinn import SPINN
 from foldloom.models.training import Trainable
 from foldloom.models.tree_classifier import numbered_expression, tokens_of
 from foldloom.models.tree_lstm import TreeLSTM
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 
 SIGNS = ("negative", "zero", "positive")
@@ -29,11 +28,14 @@ class ArithmeticSettings(Settings):
     epochs: int = 8
     batch: int = 64
     learning_rate: float = 6e-3
-    model: str = "tree-lstm"
-    """Or spinn."""
-    hidden: int = 64
-    made: int = 20_000
-    """Expressions that are made up to learn from, beside those that are given."""
+    model: str = setting("tree-lstm", "Which one.", choices=("tree-lstm", "spinn"))
+    hidden: int = size(64, "The size of states.")
+    made: int = setting(
+        20_000,
+        "Expressions that are made up to learn from, beside those that are given.",
+        at_least=0,
+        at_most=1_000_000,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +55,16 @@ class ArithmeticTask(Task[Expression]):
     @classmethod
     def read(cls, source: Path | None, settings: ArithmeticSettings) -> Data[Expression]:
         """A tenth each of the different expressions, drawn at random, to choose by and to report on."""
-        given = {} if source is None else {str(expression): expression for expression in ArithmeticReader(source)}
+        reader = ArithmeticReader(() if source is None else source, limits=settings.limits)
+        given = {str(expression): expression for expression in reader}
         made = made_expressions(settings.made, settings.seed, most=4) if settings.made else []
         others = [expression for expression in made if str(expression) not in given]
         expressions = [given[text] for text in sorted(given)] if given else others
         random.Random(settings.seed).shuffle(expressions)
         tenth = len(expressions) // 10
         train = expressions[2 * tenth :] + (others if given else [])
-        return Data(train, expressions[tenth : 2 * tenth], expressions[:tenth])
+        notes = [f"{len(others):,} expressions were made up to learn from (none with --set made=0)"] if others else []
+        return Data(train, expressions[tenth : 2 * tenth], expressions[:tenth], notes)
 
     @classmethod
     def made(cls, count: int, seed: int) -> list[Expression]:
@@ -75,8 +79,6 @@ class ArithmeticTask(Task[Expression]):
         settings = self.settings
         if settings.model == "spinn":
             return SPINN(len(self.tokens), len(SIGNS), hidden=settings.hidden)
-        if settings.model != "tree-lstm":
-            raise ArgumentError(f"expected tree-lstm or spinn for the setting 'model', not {settings.model!r}")
         # There are two dozen tokens, and Adam takes no sparse gradients.
         return TreeLSTM(len(self.tokens), settings.hidden, settings.hidden, len(SIGNS), sparse=False)
 

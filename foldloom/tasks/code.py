@@ -20,7 +20,7 @@ from foldloom.errors import DataError
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.models.child_sum_tree_lstm import ChildSumTreeLSTM, LabelledTree, kinds_of, numbered
 from foldloom.models.training import Trainable
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 
 KINDS = Vocabulary(list(OPERATORS))
@@ -50,15 +50,12 @@ class CodeSettings(Settings):
     epochs: int = 5
     batch: int = 128
     learning_rate: float = 6e-3
-    expressions: int = 0
-    """How many of them to read, of files drawn at random; 0 for all."""
-    largest: int = 40
-    """Expressions of more nodes are left out."""
-    at_least: int = 20
-    """Names and constants that come less often are all the same."""
-    embedding: int = 64
-    hidden: int = 128
-    dropout: float = 0.1
+    expressions: int = setting(0, "How many of them to read, of files drawn at random; 0 for all.", at_least=0)
+    largest: int = setting(40, "Expressions of more nodes are left out.", at_least=3, at_most=500)
+    at_least: int = setting(20, "Names and constants that come less often are all the same.", at_least=1)
+    embedding: int = size(64, "The size of the vectors of names and kinds.")
+    hidden: int = size(128, "The size of states.")
+    dropout: float = setting(0.1, "Of states.", at_least=0, below=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,17 +88,20 @@ class CodeTask(Task[HiddenOperator]):
             raise DataError(f"expected {cls.data_wanted}", str(folder))
         draw.shuffle(paths)
         parts: dict[str, list[HiddenOperator]] = {"train": [], "dev": [], "test": []}
-        count = 0
+        count = skipped = 0
         with gc_paused():
             for number, path in enumerate(paths):
                 part = ("test", "dev")[number % 10] if number % 10 < 2 else "train"
-                for expression in _expressions(path, settings.largest):
+                reader = ExpressionReader(path, strict=False, limits=settings.limits)
+                for expression in _expressions(reader, settings.largest):
                     operators = sum(node.kind in OPERATORS for node in expression.tree)
                     parts[part].append(HiddenOperator(expression, draw.randrange(operators)))
                     count += 1
+                skipped += reader.skipped
                 if count >= settings.expressions > 0:
                     break
-        return Data(**parts)
+        notes = [f"{skipped:,} of {number + 1:,} files were left out: they are no Python programs"] if skipped else []
+        return Data.of(parts, notes)
 
     @classmethod
     def made(cls, count: int, seed: int) -> list[HiddenOperator]:
@@ -157,9 +157,9 @@ class CodeTask(Task[HiddenOperator]):
         return {"accuracy": (torch.stack(list(predicted)).argmax(1) == right).double().mean().item()}
 
 
-def _expressions(path: Path, largest: int) -> Iterator[SourceExpression]:
+def _expressions(reader: ExpressionReader, largest: int) -> Iterator[SourceExpression]:
     """What cannot be parsed is left out: the standard library has files to try parsers with."""
-    for expressions in ExpressionReader(path, strict=False):
+    for expressions in reader:
         for expression in expressions:
             if sum(1 for _ in expression.tree) <= largest:
                 yield expression

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +16,12 @@ import torch
 
 from foldloom.data.molecules import ATOM_FEATURES, FARTHEST, PAIR_FEATURES, MoleculeReader
 from foldloom.data.structures import Molecule
-from foldloom.errors import DataError
+from foldloom.data.tables import names_in
+from foldloom.errors import ArgumentError, DataError
 from foldloom.models.training import Trainable
 from foldloom.models.weave_network import WeaveNetwork
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting
+from foldloom.tasks.settings import size as sized
 from foldloom.tasks.task import Data, Task
 
 SOLUBILITY = "measured log solubility in mols per litre"
@@ -30,20 +34,31 @@ Numbers = npt.NDArray[np.float64]
 class MoleculesSettings(Settings):
     epochs: int = 60
     learning_rate: float = 3e-3
-    weight_decay: float = 1e-5
-    targets: str = SOLUBILITY
-    """The columns to learn, with commas between them: measures, or if all of them are 0 or 1, classes."""
-    size: int = 64
-    layers: int = 2
-    summary: int = 128
-    dropout: float = 0.1
+    weight_decay: float = setting(1e-5, "Of all weights.", at_least=0, at_most=1)
+    targets: str = setting(
+        SOLUBILITY,
+        "The columns to learn, with commas between them, in double quotes if they hold commas: "
+        "measures, or if all of them are 0 or 1, classes.",
+    )
+    smiles: str = setting("smiles", "The column of molecules.")
+    atom_limit: int = setting(400, "Molecules of more atoms are left out, and counted.", at_least=1, at_most=4096)
+    size: int = sized(64, "The size of the vectors of atoms and pairs.")
+    layers: int = setting(2, "Weave layers.", at_least=1, at_most=16)
+    summary: int = sized(128, "The size of the vector of a molecule, of its sum and of its mean.")
+    dropout: float = setting(0.1, "Of atoms, and of the molecule.", at_least=0, below=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _targets(self)
 
 
 @dataclass(frozen=True, eq=False)
 class MoleculesTask(Task[Molecule]):
     name = "molecules"
     description = "measures or classes of molecules, by weave convolutions over atoms and pairs of them"
-    data_wanted = "a CSV file with a header, a column 'smiles' and the columns that the setting 'targets' names"
+    data_wanted = (
+        "a CSV file with a header, a column 'smiles' and the columns of numbers that --set targets=NAME,... names"
+    )
     line_wanted = "a molecule in SMILES notation, such as CCO"
     quick: ClassVar[Mapping[str, Any]] = {
         "epochs": 3,
@@ -65,10 +80,19 @@ class MoleculesTask(Task[Molecule]):
     def read(cls, source: Path | None, settings: MoleculesSettings) -> Data[Molecule]:
         """A tenth each, drawn at random, to choose by and to report on."""
         assert source is not None
-        molecules = list(MoleculeReader(source, targets=_targets(settings), strict=False))
+        reader = MoleculeReader(
+            source,
+            targets=_targets(settings),
+            column=settings.smiles,
+            most_atoms=settings.atom_limit,
+            strict=False,
+            limits=settings.limits,
+        )
+        molecules = list(reader)
+        notes = reader.notes("rows")
         random.Random(settings.seed).shuffle(molecules)
         tenth = len(molecules) // 10
-        return Data(molecules[2 * tenth :], molecules[tenth : 2 * tenth], molecules[:tenth])
+        return Data(molecules[2 * tenth :], molecules[tenth : 2 * tenth], molecules[:tenth], notes)
 
     @classmethod
     def made(cls, count: int, seed: int) -> list[Molecule]:
@@ -84,7 +108,9 @@ class MoleculesTask(Task[Molecule]):
         known = table[~np.isnan(table)]
         if np.isin(known, (0.0, 1.0)).all():
             return cls(settings, True, [0.0] * table.shape[1], [1.0] * table.shape[1])
-        return cls(settings, False, np.nanmean(table, 0).tolist(), np.nanstd(table, 0).tolist())
+        spread = np.nanstd(table, 0)
+        # Where all are the same there is nothing to scale.
+        return cls(settings, False, np.nanmean(table, 0).tolist(), np.where(spread > 0, spread, 1.0).tolist())
 
     def model(self) -> Trainable:
         settings = self.settings
@@ -107,7 +133,7 @@ class MoleculesTask(Task[Molecule]):
         return item
 
     def parse(self, line: str) -> Molecule:
-        return MoleculeReader().parse(line)
+        return MoleculeReader(most_atoms=self.settings.atom_limit).parse(line)
 
     def answer(self, item: Molecule, predicted: torch.Tensor) -> Any:
         return dict(zip(self.targets, predicted.tolist(), strict=True))
@@ -117,8 +143,8 @@ class MoleculesTask(Task[Molecule]):
         given, right = torch.stack(list(predicted)).double().numpy(), _table(items, self.targets)
         columns = [(given[known, n], right[known, n]) for n, known in enumerate(~np.isnan(right).T) if known.any()]
         if not self.classes:
-            return {"RMSE": float(np.mean([np.sqrt(np.mean((one - other) ** 2)) for one, other in columns]))}
-        return {"ROC-AUC": float(np.mean([area_under_roc(*column) for column in columns if len(set(column[1])) == 2]))}
+            return {"RMSE": _mean([float(np.sqrt(np.mean((one - other) ** 2))) for one, other in columns])}
+        return {"ROC-AUC": _mean([area_under_roc(*column) for column in columns if len(set(column[1])) == 2])}
 
     def quality(self, scores: Mapping[str, float]) -> float:
         return scores["ROC-AUC"] if self.classes else -scores["RMSE"]
@@ -135,8 +161,21 @@ def area_under_roc(given: Numbers, right: Numbers) -> float:
     return float(1 - np.mean(below + not_above) / (2 * len(positive)))
 
 
+def _mean(scores: Sequence[float]) -> float:
+    """No number if there are none: of a class that all have, or that none has, there is no area."""
+    return sum(scores) / len(scores) if scores else math.nan
+
+
 def _targets(settings: MoleculesSettings) -> list[str]:
-    return [name.strip() for name in settings.targets.split(",")]
+    try:
+        names = names_in(settings.targets)
+    except csv.Error as error:
+        raise ArgumentError(f"expected names of columns for the setting 'targets': {error}") from error
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise ArgumentError(
+            f"expected different names of columns, with commas between them, for the setting 'targets', not {settings.targets[:60]!r}"
+        )
+    return names
 
 
 def _table(molecules: Sequence[Molecule], targets: Sequence[str]) -> Numbers:

@@ -18,7 +18,7 @@ from foldloom.data.vocabulary import Vocabulary
 from foldloom.models.parser import NumberedSentence, Parse, TransitionParser
 from foldloom.models.training import Trainable
 from foldloom.tasks.files import files_of_parts
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 
 
@@ -26,15 +26,17 @@ from foldloom.tasks.task import Data, Task
 class ParsingSettings(Settings):
     epochs: int = 8
     learning_rate: float = 2e-3
-    embedding: int = 100
-    hidden: int = 125
-    layers: int = 2
-    scorer: int = 100
-    dropout: float = 0.33
-    forgetting: float = 0.25
-    """How readily rare words are forgotten in training, for the sake of unknown ones; 0 for never."""
-    explore: bool = False
-    """Whether training goes where the parser's own decisions lead: slower, and kinder to its mistakes."""
+    embedding: int = size(100, "The size of the vectors of words.")
+    hidden: int = size(125, "The size of the states of each direction.")
+    layers: int = setting(2, "Of the BiLSTM.", at_least=1, at_most=16)
+    scorer: int = size(100, "The size of the hidden layer that decides.")
+    dropout: float = setting(0.33, "Between layers.", at_least=0, below=1)
+    forgetting: float = setting(
+        0.25, "How readily rare words are forgotten in training, for the sake of unknown ones; 0 for never.", at_least=0
+    )
+    explore: bool = setting(
+        False, "Whether training goes where the parser's own decisions lead: slower, and kinder to its mistakes."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class ParsingTask(Task[ParsedSentence]):
     def read(cls, source: Path | None, settings: ParsingSettings) -> Data[ParsedSentence]:
         assert source is not None
         files = files_of_parts(source, ".conllu", ".conllu.gz")
-        return Data(**{part: list(ConlluReader(path)) for part, path in files.items()})
+        return Data.of({part: list(ConlluReader(path, limits=settings.limits)) for part, path in files.items()})
 
     @classmethod
     def made(cls, count: int, seed: int) -> list[ParsedSentence]:

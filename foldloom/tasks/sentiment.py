@@ -14,13 +14,13 @@ from foldloom.data.structures import Tree
 from foldloom.data.trees import SentimentReader
 from foldloom.data.vectors import WordVectors
 from foldloom.data.vocabulary import Vocabulary
-from foldloom.errors import DataError
+from foldloom.errors import ArgumentError, DataError
 from foldloom.models.training import Trainable, set_vectors
 from foldloom.models.tree_classifier import numbered
 from foldloom.models.tree_lstm import TreeLSTM
 from foldloom.tasks.files import files_of_parts
 from foldloom.tasks.in_context import begin_in_context, example_in_context, model_in_context, optimizer_in_context
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 
 NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -34,16 +34,21 @@ class SentimentSettings(Settings):
     batch: int = 25
     learning_rate: float = 0.05
     clip: float = 0.0
-    word_learning_rate: float = 0.1
-    weight_decay: float = 1e-4
-    embedding: int = 100
-    hidden: int = 150
-    dropout: float = 0.5
-    recurrent_dropout: float = 0.25
-    vectors: str = ""
-    """A folder with the words of vectors that were trained elsewhere, vocab.txt, and the vectors in one .npy file."""
-    encoder: bool = False
-    """Whether a pretrained encoder reads the words in context, and is trained with Adam at ``word_learning_rate``."""
+    word_learning_rate: float = setting(0.1, "Of the vectors of words, or of the encoder.", above=0, at_most=100)
+    weight_decay: float = setting(1e-4, "Of all weights but the vectors of words.", at_least=0, at_most=1)
+    embedding: int = size(100, "The size of the vectors of words.")
+    hidden: int = size(150, "The size of states.")
+    dropout: float = setting(0.5, "Of words and phrases.", at_least=0, below=1)
+    recurrent_dropout: float = setting(0.25, "Of what a phrase adds to its state.", at_least=0, below=1)
+    vectors: str = setting(
+        "",
+        "A folder with the words of vectors that were trained elsewhere, vocab.txt, and the vectors in one .npy file; "
+        "nothing for none.",
+    )
+    encoder: bool = setting(
+        False,
+        "Whether a pretrained encoder reads the words in context, and is trained with Adam at word_learning_rate.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +65,8 @@ class SentimentTask(Task[Tree]):
     @classmethod
     def read(cls, source: Path | None, settings: SentimentSettings) -> Data[Tree]:
         assert source is not None
-        return Data(**{part: list(SentimentReader(path)) for part, path in files_of_parts(source, ".txt").items()})
+        files = files_of_parts(source, ".txt", ".txt.gz")
+        return Data.of({part: list(SentimentReader(path, limits=settings.limits)) for part, path in files.items()})
 
     @classmethod
     def made(cls, count: int, seed: int) -> list[Tree]:
@@ -76,6 +82,10 @@ class SentimentTask(Task[Tree]):
         if settings.vectors:
             # Words that only others know are not unknown if their vectors are: what is learned is learned in the vectors' space.
             vectors = vectors_in(settings.vectors)
+            if vectors.size != settings.embedding:
+                raise ArgumentError(
+                    f"expected vectors of {settings.embedding} numbers, not {vectors.size}: write --set embedding={vectors.size}"
+                )
             others = {word for tree in (*data.dev, *data.test) for word in tree.words if vectors.row(word) is not None}
             words = Vocabulary([*words, *sorted(others - set(words))])
         return cls(settings, words)
@@ -139,11 +149,14 @@ class SentimentTask(Task[Tree]):
         decided = right != NEUTRAL
         return {
             "accuracy": (probabilities.argmax(1) == right).double().mean().item(),
+            # No number if all are neutral.
             "binary accuracy": (positive == (right > NEUTRAL))[decided].double().mean().item(),
         }
 
 
 def vectors_in(folder: str) -> WordVectors:
+    if "\0" in folder or not Path(folder).is_dir():
+        raise DataError("expected a folder with vectors, for the setting 'vectors'", repr(folder)[1:-1])
     tables = sorted(Path(folder).glob("*.npy"))
     if len(tables) != 1:
         raise DataError(

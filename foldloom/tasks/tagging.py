@@ -17,7 +17,7 @@ from foldloom.errors import DataError
 from foldloom.models.tagger import NumberedSentence, Tagger
 from foldloom.models.training import UNLABELLED, Trainable
 from foldloom.tasks.files import files_of_parts
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 
 
@@ -25,15 +25,15 @@ from foldloom.tasks.task import Data, Task
 class TaggingSettings(Settings):
     epochs: int = 8
     learning_rate: float = 4e-3
-    characters: bool = True
-    """Whether words are spelled, too."""
-    embedding: int = 100
-    spelling: int = 64
-    hidden: int = 128
-    layers: int = 1
-    dropout: float = 0.33
-    forgetting: float = 0.25
-    """How readily rare words are forgotten in training, for the sake of unknown ones; 0 for never."""
+    characters: bool = setting(True, "Whether words are spelled, too.")
+    embedding: int = size(100, "The size of the vectors of words.")
+    spelling: int = size(64, "The size of what each direction remembers of characters.")
+    hidden: int = size(128, "The size of the states of each direction.")
+    layers: int = setting(1, "Of the BiLSTM.", at_least=1, at_most=16)
+    dropout: float = setting(0.33, "Of words, states, and between layers.", at_least=0, below=1)
+    forgetting: float = setting(
+        0.25, "How readily rare words are forgotten in training, for the sake of unknown ones; 0 for never.", at_least=0
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class TaggingTask(Task[TaggedSentence]):
     def read(cls, source: Path | None, settings: TaggingSettings) -> Data[TaggedSentence]:
         assert source is not None
         files = files_of_parts(source, ".conllu", ".conllu.gz", ".txt", ".txt.gz")
-        return Data(**{part: list(_reader(path)) for part, path in files.items()})
+        return Data.of({part: list(_reader(path, settings)) for part, path in files.items()})
 
     @classmethod
     def made(cls, count: int, seed: int) -> list[TaggedSentence]:
@@ -144,8 +144,9 @@ def _tags(items: Sequence[TaggedSentence]) -> list[Sequence[str]]:
     return [item.tags for item in items]
 
 
-def _reader(path: Path) -> ConlluReader | TaggedReader:
-    return ConlluReader(path) if ".conllu" in path.suffixes else TaggedReader(path)
+def _reader(path: Path, settings: TaggingSettings) -> ConlluReader | TaggedReader:
+    kind = ConlluReader if ".conllu" in path.suffixes else TaggedReader
+    return kind(path, limits=settings.limits)
 
 
 def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:

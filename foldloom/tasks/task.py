@@ -13,6 +13,7 @@ an item, what its answers mean, and how good they are.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,10 +36,17 @@ class Data(Generic[Item]):
     train: Sequence[Item]
     dev: Sequence[Item]
     test: Sequence[Item] = ()
+    notes: Sequence[str] = ()
+    """What whoever trains on it should know: what was left out, and what was made up."""
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Sequence[Item]], notes: Sequence[str] = ()) -> Data[Item]:
+        """By the names of parts; there may be none for ``test``."""
+        return cls(parts["train"], parts["dev"], parts.get("test", ()), notes)
 
     def first(self, count: int) -> Data[Item]:
         """The first items of each part."""
-        return Data(self.train[:count], self.dev[:count], self.test[:count])
+        return Data(self.train[:count], self.dev[:count], self.test[:count], self.notes)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -141,9 +149,13 @@ class Task(ABC, Generic[Item]):
 
     @classmethod
     def restored(cls, json: Mapping[str, Any]) -> Self:
-        """The task that `to_json` wrote down."""
-        types = get_type_hints(cls)
-        return cls(**{name: _restored(types[name], value) for name, value in json.items()})
+        """The task that `to_json` wrote down; raises `ArgumentError`, `DataError` or ValueError for anything else."""
+        types, names = get_type_hints(cls), {field.name for field in dataclasses.fields(cls)}
+        if json.keys() != names:
+            raise ValueError(
+                f"expected {', '.join(sorted(names))} of the task, not {', '.join(sorted(map(str, json)))}"
+            )
+        return cls(**{name: _restored(name, types[name], value) for name, value in json.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -152,10 +164,28 @@ def _plain(value: Any) -> Any:
     return value.names if isinstance(value, Vocabulary) else value
 
 
-def _restored(type: Any, value: Any) -> Any:
+def _restored(name: str, type: Any, value: Any) -> Any:
     if type is Vocabulary:
+        if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            raise ValueError(f"expected a list of names in {name!r}")
         return Vocabulary(value)
-    return type(**value) if isinstance(type, _CLASS) and issubclass(type, Settings) else value
+    if isinstance(type, _CLASS) and issubclass(type, Settings):
+        unknown = (
+            value.keys() - {field.name for field in dataclasses.fields(type)} if isinstance(value, dict) else {value}
+        )
+        if unknown:
+            raise ValueError(f"expected the settings of the task, not {sorted(map(repr, unknown))[0]}")
+        return type(**value)
+    if type == list[float]:
+        if not (isinstance(value, list) and all(_is_number(each) for each in value)):
+            raise ValueError(f"expected a list of numbers in {name!r}")
+    elif isinstance(type, _CLASS) and not isinstance(value, type):
+        raise ValueError(f"expected {type.__name__} in {name!r}")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 _CLASS = type

@@ -7,6 +7,7 @@ import pytest
 
 from foldloom import data
 from foldloom.data import molecules
+from foldloom.data.tables import names_in
 
 pytest.importorskip("rdkit", reason="RDKit is not installed: pip install 'foldloom[molecules]'")
 
@@ -61,5 +62,51 @@ def test_malformed_tables(line: str, message: str) -> None:
 
 
 def test_columns_that_are_not_there() -> None:
-    with pytest.raises(data.DataError, match=r"^input, line 1: expected columns smiles, z, but there are x, y"):
+    with pytest.raises(
+        data.DataError, match=r"^input, line 1: expected a column 'smiles' of molecules, but there are x, y"
+    ):
         list(data.MoleculeReader(["x,y", "1,C"], targets=["z"]))
+    table = ['name,smiles,exp,"log P, measured"', "ethanol,CCO,1.5,2"]
+    with pytest.raises(data.DataError) as caught:
+        list(data.MoleculeReader(table, targets=["z"]))
+    assert str(caught.value) == (
+        "input, line 1: expected columns 'z', but there are name, smiles, exp, log P, measured: write --set targets=exp; "
+        'those of numbers are exp,"log P, measured"'
+    )
+    [molecule] = data.MoleculeReader(table, targets=names_in('"log P, measured",exp'))
+    assert molecule.targets == {"log P, measured": 2.0, "exp": 1.5}
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_other_delimiters(delimiter: str) -> None:
+    [molecule] = data.MoleculeReader([f"smiles{delimiter}y", f"CCO{delimiter}1.5"], targets=["y"])
+    assert molecule.targets == {"y": 1.5}
+
+
+def test_numbers_that_are_missing() -> None:
+    table = ["smiles,y", "CCO,", "CCO,nan", "CCO,N/A", "CCO"]
+    assert [molecule.targets for molecule in data.MoleculeReader(table, targets=["y"])] == [{}] * 4
+    for number in ("inf", "1e999", "one"):
+        with pytest.raises(data.DataError, match=r"^input, line 2: expected a number or nothing in column 'y'"):
+            list(data.MoleculeReader(["smiles,y", f"CCO,{number}"], targets=["y"]))
+
+
+@pytest.mark.parametrize(
+    "smiles",
+    ["C" * 5000, "C(" * 3000 + "C" + ")" * 3000, "[C]" * 5000, "[" * 3000, "(" * 3000, "C1CC1" * 1000, "C" * 10**7],
+)
+def test_molecules_that_are_too_large(smiles: str) -> None:
+    """Neither time nor memory is spent on them."""
+    with pytest.raises(
+        data.DataError, match=r"expected a molecule (of at most 400 atoms|in SMILES notation)"
+    ) as caught:
+        data.MoleculeReader().parse(smiles)
+    assert len(str(caught.value)) < 300
+    assert len(data.MoleculeReader(most_atoms=450).parse("C" * 450).atoms) == 450
+
+
+def test_where_rdkit_gives_up() -> None:
+    """On chirality that it takes too long to find."""
+    rings = "".join(f"[C@H]%{number}" for number in range(10, 99)) + "".join(f"[C@H]%{n}" for n in range(10, 99))
+    reader = data.MoleculeReader(["CCO", rings, "C"], strict=False)
+    assert [molecule.smiles for molecule in reader if molecule.smiles != rings] == ["CCO", "C"]

@@ -212,7 +212,7 @@ def test_malformed_python(tmp_path: Path) -> None:
         list(data.PythonReader(tmp_path))
     with pytest.raises(data.DataError, match=r"b\.py, line 2: expected a Python program: invalid syntax"):
         list(data.PythonReader(tmp_path / "b.py"))
-    with pytest.raises(data.DataError, match=r"c\.py: expected text in UTF-8"):
+    with pytest.raises(data.DataError, match=r"c\.py, line 1: expected text in UTF-8"):
         list(data.PythonReader(tmp_path / "below"))
 
 
@@ -279,7 +279,7 @@ def test_paths_and_compressed_files(tmp_path: Path) -> None:
     assert (caught.value.source, caught.value.line) == (str(path), 2)
     assert str(caught.value).startswith(f"{path}, line 2: expected")
     assert isinstance(caught.value, FoldloomError)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(data.DataError, match=r"missing\.txt: expected a file, and there is none"):
         list(data.TaggedReader(tmp_path / "missing.txt"))
 
 
