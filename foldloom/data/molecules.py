@@ -21,6 +21,9 @@ MOST_ATOMS = 400
 CHARACTERS_OF_AN_ATOM = 20
 """In SMILES, with brackets, charges, rings and branches, at most. Longer ones are not even parsed."""
 
+MOST_COMPARISONS = 1_000_000
+"""To tell whether an atom is chiral, RDKit compares what hangs on it: so often takes a second. Most molecules need a thousand."""
+
 ELEMENTS = ("H", "C", "N", "O", "F", "P", "S", "Cl", "Br", "I")
 """Others count as metals, as in the paper."""
 CHIRALITIES = ("R", "S")
@@ -137,9 +140,28 @@ def _one_hot(value: Any, choices: Sequence[Any]) -> list[bool]:
 def _atom_features(parsed: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     _rdkit("Chem.rdPartialCharges").ComputeGasteigerCharges(parsed)
     donors, acceptors = (_matches(parsed, pattern) for pattern in (_DONOR, _ACCEPTOR))
-    chirality = dict(_rdkit("Chem").FindMolChiralCenters(parsed, useLegacyImplementation=False))
+    chirality = _chirality(parsed)
     rings = parsed.GetRingInfo()
     return np.array([_features_of(atom, donors, acceptors, chirality, rings) for atom in parsed.GetAtoms()], np.float32)
+
+
+def _chirality(parsed: Any) -> dict[int, str]:
+    """The label of each atom that is a centre, as `FindMolChiralCenters` finds it, which knows no limit of time."""
+    chem, centres = _rdkit("Chem"), {}
+    before = chem.GetUseLegacyStereoPerception()
+    chem.SetUseLegacyStereoPerception(False)
+    try:
+        found = list(chem.FindPotentialStereo(parsed))
+        atoms = [each.centeredOn for each in found if each.type == chem.StereoType.Atom_Tetrahedral]
+        bonds = [each.centeredOn for each in found if each.type == chem.StereoType.Bond_Double]
+        _rdkit("Chem.rdCIPLabeler").AssignCIPLabels(parsed, atoms, bonds, MOST_COMPARISONS)
+    finally:
+        chem.SetUseLegacyStereoPerception(before)
+    for number in atoms:
+        atom = parsed.GetAtomWithIdx(number)
+        if atom.HasProp("_CIPCode"):
+            centres[number] = atom.GetProp("_CIPCode")
+    return centres
 
 
 def _features_of(

@@ -44,14 +44,16 @@ class Limits:
     file: int = 1024 * MIB
     """Bytes of a file, unpacked."""
     expansion: int = 100
-    """How many times as large a gzipped file may become, from a few MiB on."""
+    """How many times as large a gzipped file may become, from a MiB on."""
     depth: int = 30_000
     """Brackets that are open at once."""
 
 
 DEFAULT = Limits()
-_EXPANDED = 4 * MIB
+_EXPANDED = MIB
 """Smaller files may expand as they like."""
+_OFTEN = MIB // 4
+"""After so many bytes the size of a file is looked at again."""
 
 
 @contextmanager
@@ -83,11 +85,12 @@ def _open(path: Path) -> io.BufferedReader:
 
 def _lines(file: IO[bytes], raw: IO[bytes] | None, name: str, limits: Limits) -> Iterator[str]:
     """``raw`` is what a gzipped file is unpacked from."""
-    number, size = 0, 0
+    number, size, looked = 0, 0, 0
+    longest = limits.line
     while True:
         number += 1
         try:
-            line = file.readline(limits.line + 1)
+            line = file.readline(longest + 1)
         except (OSError, EOFError, zlib.error) as error:
             what = "a gzipped file that is complete" if raw is not None else "a file that can be read"
             raise DataError(f"expected {what}: {_reason(error)}", name, number) from error
@@ -96,9 +99,11 @@ def _lines(file: IO[bytes], raw: IO[bytes] | None, name: str, limits: Limits) ->
         size += len(line)
         if number == 1:
             line = _without_signature(line, name)
-        problem = _too_large(len(line), size, None if raw is None else raw.tell(), limits)
-        if problem is not None:
-            raise DataError(problem, name, number)
+        if len(line) > longest or size - looked > _OFTEN or size > limits.file:
+            looked = size
+            problem = _too_large(len(line), size, None if raw is None else raw.tell(), limits)
+            if problem is not None:
+                raise DataError(problem, name, number)
         yield line.decode("utf-8", "surrogateescape")
 
 
