@@ -68,7 +68,10 @@ def test_bench(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "sentiment", "--set", "hidden"], "expected a setting such as epochs=3 after --set, not 'hidden'"),
         (["train", "sentiment", "--set", "hide=3"], "there is no setting 'hide'; there are seed, epochs, batch, "),
         (["train", "parsing", "--set", "explore=1"], "expected true or false for the setting 'explore', not '1'"),
-        (["train", "tagging", "--set", "epochs=1.5"], "expected a whole number for the setting 'epochs', not '1.5'"),
+        (
+            ["train", "tagging", "--set", "epochs=1.5"],
+            "expected a whole number from 1 to 1,000,000 for the setting 'epochs', not '1.5'",
+        ),
         (["train", "sentiment"], "sentiment needs data: give a folder with train.txt, dev.txt and test.txt of the "),
         (["train", "sentiment", "--data", "nowhere"], "nowhere: expected a folder with files with train, dev, test in"),
         (["train", "sentiment", "--resume", "nowhere"], "nowhere is not the folder of a training: it has no config"),
