@@ -29,7 +29,7 @@ static struct {
         Py_ssize_t base, function, args, kwargs, grad_enabled, views;
     } views;
     struct {
-        Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, column_of_number,
+        Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, joins_freely, column_of_number,
             number_of_value, module_states, cells;
     } graph;
     struct {
@@ -789,8 +789,8 @@ static Outcome stacked(PyObject *recorder, PyObject *args, PyObject **result)
     if (PyTuple_GET_SIZE(args) != 1 || !is_container(PyTuple_GET_ITEM(args, 0)))
         return UNKNOWN;
     Outcome outcome = can_record(recorder);
-    if (outcome != FOUND)
-        return outcome;
+    if (outcome != FOUND || SLOT(SLOT(recorder, bound.recorder.graph), bound.graph.joins_freely) != Py_True)
+        return outcome == FOUND ? UNKNOWN : outcome;
     PyObject *items = PyTuple_GET_ITEM(args, 0), *row = NULL, *depth = NULL;
     Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
     long deepest = -1;
@@ -1117,6 +1117,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {graph, "calls", &bound.graph.calls},
         {graph, "grad", &bound.graph.grad},
         {graph, "autocast", &bound.graph.autocast},
+        {graph, "joins_freely", &bound.graph.joins_freely},
         {graph, "column_of_number", &bound.graph.column_of_number},
         {graph, "number_of_value", &bound.graph.number_of_value},
         {graph, "module_states", &bound.graph.module_states},

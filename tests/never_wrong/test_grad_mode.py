@@ -253,3 +253,46 @@ def test_batching_with_a_value_asked_for_within_a_mode(mode: str) -> None:
         actual = program()
     assert_same(actual, expected)
     assert_same(gradients(actual, SOURCES, loss_of), gradients(expected, SOURCES, loss_of))
+
+
+def stacked_without_gradients(x: torch.Tensor) -> Any:
+    y = x * 2
+    with torch.no_grad():
+        stack = torch.stack([y, y * 3])
+    return stack, stack.sum(0) * x
+
+
+def joined_without_gradients(x: torch.Tensor) -> Any:
+    stack = torch.stack([x * 2, x])
+    with torch.no_grad():
+        joined = torch.cat([stack, stack])
+        turned = stack.flip(0)
+    return joined * x, turned, stack
+
+
+def rows_without_gradients(x: torch.Tensor) -> Any:
+    stack = torch.stack([x * 2, x])
+    with torch.no_grad():
+        first = stack[0] * 2
+        several = stack[1:] * 3
+        each = [row * 4 for row in stack]
+    return first, several, each, first * x, stack
+
+
+def row_changed_without_gradients(x: torch.Tensor) -> Any:
+    stack = torch.stack([x * 2, x, x * 3])
+    with torch.no_grad():
+        stack[0].mul_(2)
+        stack[1:] *= 3
+        for row in stack:
+            row += 1
+    return stack * x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [stacked_without_gradients, joined_without_gradients, rows_without_gradients, row_changed_without_gradients],
+)
+def test_rows_keep_no_history_where_there_are_no_gradients(function: Callable[..., Any]) -> None:
+    xs = vectors(3)
+    check(function, xs, sources=xs)

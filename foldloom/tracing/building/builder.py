@@ -143,6 +143,7 @@ class GraphBuilder:
         "example",
         "grad",
         "histories",
+        "joins_freely",
         "lengths",
         "module_states",
         "number_of_value",
@@ -184,6 +185,9 @@ class GraphBuilder:
         """The grad mode that `calls` is for."""
         self.autocast = False
         """Whether `calls` is for a mode with autocast or another default dtype, or may be: C leaves such calls to Python."""
+        self.joins_freely = True
+        """Whether rows can be put together and taken apart without a node. Not where gradients are disabled for a part of the batch, because
+        the rows keep their histories."""
         self.changes: list[Change] = []
         self.view_of_op: dict[int, int] = {}
         """For each op that returns views, the operand that they are views of."""
@@ -205,9 +209,9 @@ class GraphBuilder:
         """For messages: the example that is being recorded, and the user's line."""
         return f"in example {self.example}, at {user_line()}"
 
-    def set_calls(self, calls: dict[Any, Any], grad: bool, autocast: bool) -> None:
+    def set_calls(self, calls: dict[Any, Any], grad: bool, autocast: bool, joins_freely: bool) -> None:
         """Use the table of calls of another mode."""
-        self.calls, self.grad, self.autocast = calls, grad, autocast
+        self.calls, self.grad, self.autocast, self.joins_freely = calls, grad, autocast, joins_freely
 
     # ---- Adding nodes.
 

@@ -164,7 +164,10 @@ def _write_row(recorder: ActiveRecorder, values: LazyTensor, index: Any, result:
     if isinstance(index, int):
         rows[index] = result._value
     else:
-        rows[index] = [row._value for row in recorder.rows_of(result)]
+        with torch.set_grad_enabled(
+            recorder.has_gradients
+        ):  # what a change without gradients keeps of the past is known already
+            rows[index] = [row._value for row in recorder.rows_of(result)]
     depth = max(values._depth, result._depth)
     changed = new_handle(recorder, rows, values._type, depth)
     if hasattr(values, "_source"):

@@ -78,7 +78,7 @@ def _stack(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     ]
     if any(item is None or item._type is not row or item._recorder is not recorder for item in rows):
         return NotImplemented
-    return _ragged(recorder, rows, row)
+    return NotImplemented if any(map(recorder.cuts, rows)) else _ragged(recorder, rows, row)
 
 
 def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -89,6 +89,8 @@ def _cat(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     ragged = [item for item in items if type(item) is LazyTensor and item._type.ragged]
     if not ragged or dim % ragged[0].ndim or any(isinstance(item, torch.nn.Parameter) for item in items):
+        return NotImplemented
+    if any(map(recorder.cuts, ragged)):
         return NotImplemented
     row = ragged[0]._type.row
     rows: list[LazyTensor] = []
@@ -117,7 +119,7 @@ def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any
             # No row may be left to tell whether it requires grad, which nobody asks of a recording that is kept.
             if not range(len(values))[index] and not recorder.guards.runs_later:
                 return recorder.call_function(torch.Tensor.__getitem__, (recorder.dense(values), index), None)
-            return row_handle(recorder, values, index)
+            return _cut(recorder, values, index) if recorder.cuts(values) else row_handle(recorder, values, index)
         return NotImplemented
     if kind is int:
         if not values._type.shape:
@@ -126,13 +128,20 @@ def _getitem(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any
         if not -length <= index < length:
             raise IndexError(f"index {index} is out of bounds for dimension 0 with size {length}")
         if values._type.ragged:
-            return row_handle(recorder, values, index)
+            return _cut(recorder, values, index) if recorder.cuts(values) else row_handle(recorder, values, index)
         if index in (0, -1):
             return NotImplemented
         return _taken(recorder, values, index, recorder.number(index % length))
     if kind is LazyTensor and index._type.shape == () and index._type.dtype == "int64":
         return _taken(recorder, values, index, index)
     return NotImplemented
+
+
+def _cut(recorder: ActiveRecorder, values: LazyTensor, index: int | slice) -> LazyTensor:
+    """A row of a ragged value, or some of them, without their histories."""
+    rows: LazyTensor = recorder.call_function(torch.Tensor.__getitem__, (recorder.dense(values), index), None)
+    note_views(torch.Tensor.__getitem__, (values, index), {}, rows, values)
+    return rows
 
 
 def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: LazyTensor) -> LazyTensor:
@@ -179,6 +188,8 @@ def _flip(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
     values, dims = args[0], args[1:] or (kwargs.get("dims"),)
     flat = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
     if type(values) is not LazyTensor or not values._type.ragged or flat not in ((0,), (-values.ndim,)):
+        return NotImplemented
+    if recorder.cuts(values):
         return NotImplemented
     return new_handle(recorder, values._value[::-1], values._type, values._depth)
 

@@ -404,9 +404,17 @@ class Recorder:
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         """The rows of a value: free if it is ragged, one operation otherwise."""
-        if handle._type.ragged:
+        if not handle._type.ragged:
+            return list(self.call_function(torch.unbind, (handle,), None))
+        if not self.cuts(handle):
             return row_handles(self, handle)
-        return list(self.call_function(torch.unbind, (handle,), None))
+        rows = self.call_function(torch.unbind, (self.dense(handle),), None)
+        note_views(torch.unbind, (handle,), {}, rows, handle)
+        return list(rows)
+
+    def cuts(self, handle: LazyTensor) -> bool:
+        """Whether rows of a value that are put together or taken apart here lose their history: without gradients for this part of the batch."""
+        return not is_grad_enabled() and self.has_gradients and handle.requires_grad
 
     # ---- What examples leave behind.
 

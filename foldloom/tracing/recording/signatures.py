@@ -140,7 +140,7 @@ class Signatures:
     def _use_calls(self) -> None:
         calls = self._calls_of_mode.setdefault(self._mode, {})
         is_usual = self._mode[2] is self.base_mode[2] and not is_any_autocast_enabled()
-        self._graph.set_calls(calls, self._mode[0], not is_usual)
+        self._graph.set_calls(calls, self._mode[0], not is_usual, self._mode[0] or not self.base_mode[0])
 
     @property
     def has_gradients(self) -> bool:
