@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -27,12 +28,12 @@ class Type:
     row: Type
 
     def __new__(cls, shape: Iterable[int], dtype: str) -> Type:
-        key = (tuple(shape), dtype)
+        key = (tuple(shape), sys.intern(dtype))
         known = cls._interned.get(key)
         if known is None:
             known = super().__new__(cls)
             object.__setattr__(known, "shape", key[0])
-            object.__setattr__(known, "dtype", dtype)
+            object.__setattr__(known, "dtype", key[1])
             object.__setattr__(known, "ragged", key[0][:1] == (ANY,))
             object.__setattr__(known, "row", Type(key[0][1:], dtype) if known.ragged else known)
             known = cls._interned.setdefault(key, known)

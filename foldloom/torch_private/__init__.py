@@ -177,6 +177,10 @@ is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_o
 storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 """Who holds a storage: the pool reuses memory that nobody else holds. If it goes: do not reuse memory."""
 
+exchange_tensors: Callable[[Any, Any], None] = torch._C._swap_tensor_impl
+"""Exchanges what two Python objects are. If it goes: `torch.utils.swap_tensors`, for objects of types that it takes.
+Else values that were kept beside the results of a batch stay values."""
+
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 """A tensor of a subclass over the memory of another. If it goes: `torch.Tensor.as_subclass`."""
 

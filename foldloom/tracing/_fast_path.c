@@ -23,7 +23,8 @@ static struct {
         Py_ssize_t graph, automatic;
     } recorder;
     struct {
-        Py_ssize_t recorder, value, type, depth, source, views;
+        Py_ssize_t recorder, value, type, depth, source, views, place;
+        Py_ssize_t dtype; /* of a type */
     } handle;
     struct {
         Py_ssize_t base, function, args, kwargs, grad_enabled, views;
@@ -257,20 +258,123 @@ static Outcome can_record(PyObject *recorder)
 }
 
 /* ---- Handles. They are tensors, which take 1 us to make. So those that nobody uses any more are kept, with empty slots, and used
-   again. All `__slots__` of the class are emptied, whichever there are. */
+   again for values of the same dtype, which a tensor without data has too. All `__slots__` of the class are emptied, whichever
+   there are, but for the place of the handle among all that there are. */
 
 #define MOST_SPARE (1 << 15)
+#define MOST_KINDS 32
 
 static struct {
-    PyObject *handles[MOST_SPARE];
+    PyObject *dtype; /* a string that is interned */
+    PyObject **handles;
     int count;
+} spare[MOST_KINDS];
+
+static struct {
+    struct {
+        PyObject *handle; /* borrowed */
+        int kind;
+    } *entries;
+    Py_ssize_t count, room;
     destructor dealloc; /* what the class had before */
-} spare;
+} made;
 
 static void empty_slots(PyObject *handle)
 {
     for (PyMemberDef *slot = bound.handle_type->tp_members; slot != NULL && slot->name != NULL; slot++)
-        Py_CLEAR(SLOT(handle, slot->offset));
+        if (slot->offset != bound.handle.place)
+            Py_CLEAR(SLOT(handle, slot->offset));
+}
+
+/* Where the spare handles of a dtype are; -1 after a failure. */
+static int kind_of(PyObject *type)
+{
+    PyObject *dtype = SLOT(type, bound.handle.dtype);
+    int kind = 0;
+    while (kind < MOST_KINDS && spare[kind].dtype != NULL && spare[kind].dtype != dtype)
+        kind++;
+    if (kind == MOST_KINDS) {
+        PyErr_SetString(PyExc_SystemError, "there are more dtypes than expected");
+        return -1;
+    }
+    if (spare[kind].dtype == NULL) {
+        spare[kind].handles = PyMem_Malloc(MOST_SPARE * sizeof(PyObject *));
+        if (spare[kind].handles == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        spare[kind].dtype = Py_NewRef(dtype);
+    }
+    return kind;
+}
+
+/* One more among all handles. */
+static int enter(PyObject *handle, int kind)
+{
+    if (made.count == made.room) {
+        Py_ssize_t room = made.room ? 2 * made.room : 1024;
+        void *entries = PyMem_Realloc(made.entries, room * sizeof(*made.entries));
+        if (entries == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        made.entries = entries;
+        made.room = room;
+    }
+    PyObject *place = PyLong_FromSsize_t(made.count);
+    if (place == NULL)
+        return -1;
+    Py_XSETREF(SLOT(handle, bound.handle.place), place);
+    made.entries[made.count].handle = handle;
+    made.entries[made.count++].kind = kind;
+    return 0;
+}
+
+/* One less: the last takes its place. */
+static void strike_out(PyObject *handle)
+{
+    PyObject *place = SLOT(handle, bound.handle.place);
+    if (place == NULL)
+        return;
+    Py_ssize_t at = PyLong_AsSsize_t(place);
+    made.entries[at] = made.entries[--made.count];
+    if (at < made.count) {
+        PyObject *moved = made.entries[at].handle;
+        Py_SETREF(SLOT(moved, bound.handle.place), Py_NewRef(place));
+    }
+    Py_CLEAR(SLOT(handle, bound.handle.place));
+}
+
+/* All handles of a recorder that somebody holds. */
+static PyObject *handles_of(PyObject *module, PyObject *recorder)
+{
+    (void)module;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < made.count; i++) {
+        PyObject *handle = made.entries[i].handle, *stands_for = NULL;
+        PyObject *own = SLOT(handle, bound.handle.recorder);
+        if (own == NULL || (Py_TYPE(own) == bound.recorder_type && own != recorder))
+            continue;
+        if (own != recorder) /* something that stands for a recorder */
+            stands_for = PyObject_GetAttr(own, name_recorder);
+        if ((own == recorder || stands_for == recorder) && PyList_Append(found, handle) < 0)
+            Py_CLEAR(found);
+        if (own != recorder && stands_for == NULL)
+            Py_CLEAR(found);
+        Py_XDECREF(stands_for);
+    }
+    return found;
+}
+
+/* A handle that becomes a tensor: it is none from now on. */
+static PyObject *forget_handle(PyObject *module, PyObject *handle)
+{
+    (void)module;
+    if (Py_TYPE(handle) != bound.handle_type)
+        return PyErr_Format(PyExc_TypeError, "a handle is wanted, not a %s", Py_TYPE(handle)->tp_name);
+    empty_slots(handle);
+    strike_out(handle);
+    Py_RETURN_NONE;
 }
 
 /* Whether a handle has no attributes but its slots, as new ones have none. */
@@ -291,27 +395,46 @@ static void handle_dealloc(PyObject *handle)
     PyObject_GC_UnTrack(handle);
     PyObject_ClearWeakRefs(handle);
     empty_slots(handle);
-    if (Py_TYPE(handle) == type && has_slots_only(handle) && spare.count < MOST_SPARE) {
-        _Py_NewReference(handle);
-        spare.handles[spare.count++] = handle;
-        return;
+    PyObject *place = SLOT(handle, bound.handle.place);
+    if (Py_TYPE(handle) == type && place != NULL && has_slots_only(handle)) {
+        int kind = made.entries[PyLong_AsSsize_t(place)].kind;
+        if (spare[kind].count < MOST_SPARE) {
+            _Py_NewReference(handle);
+            spare[kind].handles[spare[kind].count++] = handle;
+            return;
+        }
     }
+    strike_out(handle);
     /* CPython's own looks for the first base that has another one, and must not find this. */
-    type->tp_dealloc = spare.dealloc;
-    spare.dealloc(handle);
+    type->tp_dealloc = made.dealloc;
+    made.dealloc(handle);
     type->tp_dealloc = handle_dealloc;
+}
+
+/* The garbage collector breaks a cycle. The handle stays a tensor and keeps its place, because it may be used again. */
+static int handle_clear(PyObject *handle)
+{
+    PyObject **attributes = _PyObject_GetDictPtr(handle);
+    if (attributes != NULL)
+        Py_CLEAR(*attributes);
+    empty_slots(handle);
+    return 0;
 }
 
 /* Takes over a reference to the value, which may be NULL after a failure. */
 static PyObject *new_handle(PyObject *recorder, PyObject *value, PyObject *type, PyObject *depth)
 {
     PyObject *handle = NULL;
-    if (value != NULL && spare.count) {
-        handle = spare.handles[--spare.count];
+    int kind = value == NULL ? -1 : kind_of(type);
+    if (kind >= 0 && spare[kind].count) {
+        handle = spare[kind].handles[--spare[kind].count];
         PyObject_GC_Track(handle);
     }
-    else if (value != NULL)
-        handle = PyObject_CallNoArgs(bound.make_handle);
+    else if (kind >= 0) {
+        handle = PyObject_CallOneArg(bound.make_handle, spare[kind].dtype);
+        if (handle != NULL && enter(handle, kind) < 0)
+            Py_CLEAR(handle);
+    }
     if (handle == NULL) {
         Py_XDECREF(value);
         return NULL;
@@ -1041,8 +1164,8 @@ static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
 static PyObject *bind_handles(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *type, *make_handle;
-    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &make_handle))
+    PyObject *type, *type_of_value, *make_handle;
+    if (!PyArg_ParseTuple(args, "O!O!O", &PyType_Type, &type, &PyType_Type, &type_of_value, &make_handle))
         return NULL;
     struct {
         const char *name;
@@ -1050,14 +1173,18 @@ static PyObject *bind_handles(PyObject *module, PyObject *args)
     } slots[] = {
         {"_recorder", &bound.handle.recorder}, {"_value", &bound.handle.value},   {"_type", &bound.handle.type},
         {"_depth", &bound.handle.depth},       {"_source", &bound.handle.source}, {"_views", &bound.handle.views},
+        {"_place", &bound.handle.place},
     };
     for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
         if (find_slot(type, slots[i].name, slots[i].offset) < 0)
             return NULL;
+    if (find_slot(type_of_value, "dtype", &bound.handle.dtype) < 0)
+        return NULL;
     bound.handle_type = (PyTypeObject *)Py_NewRef(type); /* for as long as the process lives */
     bound.make_handle = Py_NewRef(make_handle);
-    spare.dealloc = bound.handle_type->tp_dealloc;
+    made.dealloc = bound.handle_type->tp_dealloc;
     bound.handle_type->tp_dealloc = handle_dealloc;
+    bound.handle_type->tp_clear = handle_clear;
     Py_RETURN_NONE;
 }
 
@@ -1174,6 +1301,8 @@ static PyObject *numbers(PyObject *self, PyObject *list)
 static PyMethodDef functions[] = {
     {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
     {"bind_handles", bind_handles, METH_VARARGS, "Say what handles are, and how one is made."},
+    {"handles_of", handles_of, METH_O, "All handles of a recorder that somebody holds."},
+    {"forget_handle", forget_handle, METH_O, "Empty a handle that becomes a tensor."},
     {"handle", (PyCFunction)(void (*)(void))handle, METH_FASTCALL,
      "A handle of recorder, value, type, depth and perhaps a source."},
     {"cell", cell, METH_O, "For the method of a recorder that records a cell."},

@@ -106,11 +106,14 @@ class Batched(Generic[P, R, Results]):
 
     def _together(self, examples: list[tuple[Any, ...]]) -> Any:
         watch_all()
-        with Interrupts() as interrupts, gc_paused(), uncompiled():
-            return self._call_outermost(examples, interrupts)
-
-    def _call_outermost(self, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         recorder = Recorder(self.scheduler, self.function, self.cells)
+        with Interrupts() as interrupts, gc_paused(), uncompiled():
+            results = self._call_outermost(recorder, examples, interrupts)
+        if recorder.flushes.has_begun:
+            recorder.let_go()
+        return results
+
+    def _call_outermost(self, recorder: Recorder, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
         fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         fibers.settled = recorder.settled

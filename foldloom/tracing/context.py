@@ -26,8 +26,7 @@ from foldloom.tracing.values.lazy_tensor import is_tensor
 def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Module] = ()) -> Iterator[None]:
     """Within it, what torch is asked to compute is recorded, and batched when a value is needed or it is over.
 
-    For code that has no function of one example: a loop over a minibatch, say. Tensors that come out of it are computed when
-    they are used. In `batch` each example waits for its own values while others go on; here everything waits.
+    For code that has no function of one example: a loop over a minibatch, say. In `batch` each example waits for its own values while others go on; here everything waits.
 
     >>> import torch, foldloom as fl
     >>> weight = torch.nn.Parameter(torch.ones(2))
@@ -46,28 +45,32 @@ def batching(*, scheduler: Scheduler | None = None, cells: Sequence[torch.nn.Mod
         return
     watch_all()
     recorder = Recorder(scheduler_of(scheduler), None, [cell_of_module(module) for module in cells])
-    mode = current_mode()
+    mode, inference = current_mode(), torch.is_inference_mode_enabled()
 
     def flush(_: object) -> None:
         # A value may be demanded within `torch.no_grad()`: everything is computed in the mode of the batch.
-        with in_mode(mode):
+        with torch.inference_mode(inference), in_mode(mode):
             recorder.flushes.flush_all()
 
     recorder.flushes.on_demand = flush
     recorder.flushes.limit = Limit.here()
     recorder.graph.begin(0)
+    is_done = False
     try:
         with recording_into(recorder), gc_paused(), RecordingMode(recorder):
             yield
         if not recorder.flushes.has_failed:
             recorder.flushes.flush_all()
             recorder.flushes.watch_gradients()
+            is_done = True
     except CellError as error:
         add_line(error, recorder)
         raise
     finally:
         recorder.flushes.limit = None
         recorder.end()
+    if is_done:
+        recorder.let_go()
 
 
 def lift(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ Where `_fast_path.c` was not compiled, or `FOLDLOOM_NO_C=1` is set, Python recor
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -70,12 +71,31 @@ def numbers(column: list[int]) -> Ints:
     return np.array(column, np.int64)
 
 
-def handles(kind: type, make: Callable[[], Any], otherwise: Otherwise) -> Otherwise:
+def handles(kind: type, type_of_value: type, make: Callable[[str], Any], otherwise: Otherwise) -> Otherwise:
     """For the function that makes a handle, of this type, by filling in an empty one that another function makes."""
     if not is_compiled:
         return otherwise
-    _fast_path.bind_handles(kind, make)
+    _fast_path.bind_handles(kind, type_of_value, make)
     return _fast_path.handle  # type: ignore[return-value]
+
+
+def handles_of(recorder: Any, kind: type) -> list[Any]:
+    """All handles of a recorder that somebody holds."""
+    if is_compiled:
+        return _fast_path.handles_of(recorder)
+    holders = gc.get_referrers(recorder)
+    standing = [holder for holder in holders if getattr(type(holder), "stands_for_recorder", False)]
+    return [holder for holder in (*holders, *gc.get_referrers(*standing)) if type(holder) is kind]
+
+
+def forget_handle(handle: Any) -> None:
+    """Empty the slots of a handle that becomes a tensor."""
+    if is_compiled:
+        _fast_path.forget_handle(handle)
+        return
+    for name in type(handle).__slots__:
+        if hasattr(handle, name):
+            delattr(handle, name)
 
 
 def bind(**meant: Any) -> None:

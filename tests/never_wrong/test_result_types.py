@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +18,16 @@ import torch
 from torch import nn
 
 import foldloom as fl
-from tests.never_wrong.checking import assert_in_words, assert_same, check, vectors
+from tests.never_wrong.checking import (
+    assert_in_words,
+    assert_same,
+    check,
+    gradients,
+    linear,
+    loss_of,
+    tensors_in,
+    vectors,
+)
 
 Pair = namedtuple("Pair", "first second")
 
@@ -198,6 +210,55 @@ def test_one_value_in_two_places() -> None:
 
     for first, again in fl.batch(function)(vectors()):
         assert first is again["again"]
+
+
+def test_values_that_are_kept_become_tensors() -> None:
+    """On objects, in lists and closures, of a program that waits for values: the very objects, with their histories."""
+    layer, inputs = linear(), vectors()
+
+    class Node:
+        state: Any = None
+
+    def function(node: Node, kept: list[Any], x: torch.Tensor) -> Any:
+        y = layer(x)
+        node.state, early = y, y * 2
+        kept += [early, x, lambda: early, y.detach(), layer.weight.t()]
+        return y if y.sum() > 0 else y * 3
+
+    def run(runs: Any) -> Any:
+        nodes = [Node() for _ in inputs]
+        lists: list[list[Any]] = [[] for _ in inputs]
+        results = runs(function)(nodes, lists, inputs)
+        states = [node.state for node in nodes]
+        kept = [[first, given, read(), cut, weight] for first, given, read, cut, weight in lists]
+        assert all(first is read for first, _, read, *_ in kept)
+        return results, states, kept
+
+    (actual, *left), (expected, *should_be) = run(fl.batch), run(fl.one_by_one)
+    assert_same(actual, expected)
+    for one, other in zip(tensors_in(left), tensors_in(should_be), strict=True):
+        assert type(one) is torch.Tensor
+        assert one.requires_grad == other.requires_grad
+        torch.testing.assert_close(one, other)
+    sources = [*inputs, *layer.parameters()]
+    assert_same(gradients(left, sources, loss_of), gradients(should_be, sources, loss_of))
+
+
+def test_kept_values_are_tensors_in_every_way() -> None:
+    with fl.batching():
+        kept = [torch.ones(2) * 2 for _ in range(3)]
+        kept[0].sum().item()
+    kept[0].label = "a"  # type: ignore[attr-defined]
+    reference = weakref.ref(kept[0])
+    assert type(kept[0]) is torch.Tensor
+    assert isinstance(kept[0], torch.FloatTensor)
+    assert copy.deepcopy(kept[0]).tolist() == [2, 2]
+    assert kept[0].numpy().tolist() == [2, 2]
+    assert kept[0].add_(1).tolist() == [3, 3]
+    assert kept[1].tolist() == [2, 2]
+    del kept
+    gc.collect()
+    assert reference() is None
 
 
 def test_views_of_one_value_share_memory() -> None:

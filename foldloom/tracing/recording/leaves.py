@@ -1,4 +1,5 @@
-"""Tensors that a program makes of values: leaves, by `requires_grad_`, parameters and buffers; and arrays that share their memory.
+"""Tensors that a program makes of values: leaves, by `requires_grad_`, parameters and buffers; arrays that share their memory; and the
+values themselves, when a batch is over.
 
 A leaf is a tensor in which gradients arrive, so it must be there: its numbers are demanded. From then on it is as if it had been given to the
 example, and whoever asks for its gradient asks the tensor.
@@ -6,15 +7,19 @@ example, and whoever asks for its gradient asks the tensor.
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Protocol
 
 import torch
 
+from foldloom.errors import FoldloomError
 from foldloom.execution.kernels import type_of
+from foldloom.execution.observer import observing
+from foldloom.tracing import fast_path
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.mutation.views import Borrowed, leave_base, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
-from foldloom.tracing.values.lazy_tensor import DETACHED, Given, LazyTensor
+from foldloom.tracing.values.lazy_tensor import DETACHED, TENSOR, Given, LazyTensor, become_tensor
 from foldloom.tracing.weights import Derived
 
 
@@ -94,3 +99,39 @@ def array_of(recorder: RecorderOfLeaves, handle: LazyTensor) -> Any:
             return array
         recorder.inputs.note_array(tensor)
         return tensor.detach().numpy()
+
+
+# ---- When a batch is over.
+
+
+def let_go(recorder: RecorderOfLeaves) -> None:
+    """Values that somebody still holds, on an object or in a closure, become the tensors that they stand for: the same objects, of torch's
+    own type. Everything that was recorded has been computed, and nothing is recorded any more."""
+    if not fast_path.handles_of(recorder, LazyTensor):
+        return
+    if gc.isenabled():
+        gc.collect(
+            0
+        )  # which Python would do soon: what was made in the batch is young, and much of it may refer to itself
+    held = [(handle, recorder.tensor_given_as(handle)) for handle in fast_path.handles_of(recorder, LazyTensor)]
+    computed = [handle for handle, given in held if given is None and handle._recorder is recorder]
+    observer, observing.observer = observing.observer, None  # nobody has asked for anything
+    try:
+        tensors = recorder.demand(computed, TENSOR) if computed else []
+    except FoldloomError:  # one of them could not be computed, and says so when it is used
+        return
+    finally:
+        observing.observer = observer
+    with recording_paused():
+        for handle, given in held:
+            if given is not None:
+                become_tensor(handle, _same(given))
+            elif type(handle._recorder) is Derived:
+                become_tensor(handle, handle._value.clone())
+        for handle, tensor in zip(computed, tensors, strict=True):
+            become_tensor(handle, _same(tensor))
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor that is the same: the one that it is of may have been handed out."""
+    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach()

@@ -52,7 +52,7 @@ from foldloom.tracing.recording.first_calls import (
 from foldloom.tracing.recording.gradient_hooks import values_of
 from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
-from foldloom.tracing.recording.leaves import array_of, own_tensor
+from foldloom.tracing.recording.leaves import array_of, let_go, own_tensor
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
@@ -87,6 +87,10 @@ class Recorder:
         """Whether there may be handles of views that cannot be differentiated any more."""
         self.is_over = False
         """Whether handles stand for tensors that can be computed at once."""
+
+    def let_go(self) -> None:
+        """After the end: values that somebody holds become tensors."""
+        let_go(self)
 
     def end(self) -> None:
         """Nothing more is recorded. What is computed lives as long as there are handles."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from ctypes import c_void_p, py_object, pythonapi, sizeof
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Type
 from foldloom.pytrees import leaf, map_leaves
-from foldloom.torch_private import make_subclass
+from foldloom.torch_private import exchange_tensors, make_subclass
 from foldloom.tracing import fast_path
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, static
 from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope, unwatched, user_line
@@ -71,7 +72,7 @@ class LazyTensor(_Tensor):
     Where `torch.Tensor` means one of the user's, ask `is_tensor`.
     """
 
-    __slots__ = ("_depth", "_recorder", "_source", "_type", "_value", "_views")
+    __slots__ = ("_depth", "_place", "_recorder", "_source", "_type", "_value", "_views")
 
     _recorder: Any
     _value: Any
@@ -292,23 +293,47 @@ LazyTensor.__name__ = LazyTensor.__qualname__ = "Tensor"
 LazyTensor.__module__ = "torch"
 
 
-def _empty_handle() -> Any:
+def _empty_handle(dtype: str) -> Any:
     """A handle that stands for nothing yet."""
-    return make_subclass(LazyTensor, _NO_DATA)
+    nothing = _NOTHING.get(dtype)
+    if nothing is None:
+        # Of the dtype that it will stand for: `isinstance(x, torch.FloatTensor)` looks at the tensor itself.
+        with torch.inference_mode(False), unwatched():
+            nothing = _NOTHING[dtype] = torch.empty(0, dtype=getattr(torch, dtype), device="cpu")
+    return make_subclass(LazyTensor, nothing)
 
 
-_NO_DATA = torch.empty(0, device="meta")
+_NOTHING: dict[str, torch.Tensor] = {}
 
 
 def _new_handle(recorder: Any, value: Any, type: Type, depth: int, source: tuple[Any, Any] | None = None) -> LazyTensor:
-    handle: LazyTensor = _empty_handle()
+    handle: LazyTensor = _empty_handle(type.dtype)
     handle._recorder, handle._value, handle._type, handle._depth = recorder, value, type, depth
     if source is not None:
         handle._source = source
     return handle
 
 
-new_handle = fast_path.handles(LazyTensor, _empty_handle, _new_handle)
+new_handle = fast_path.handles(LazyTensor, Type, _empty_handle, _new_handle)
+
+
+def become_tensor(handle: LazyTensor, tensor: torch.Tensor) -> None:
+    """Make a tensor of a handle that somebody holds: the very object, of torch's own type from then on. What was the tensor is used up.
+
+    Python changes the type of an object only to one with the same fields. A handle merely has more of them, which are empty by then.
+    """
+    vars(handle)  # from now on its attributes, if it is given any, are in a dict: else Python keeps them by type
+    fast_path.forget_handle(handle)
+    with unwatched():
+        exchange_tensors(handle, tensor)
+    _INCREASE(py_object(torch.Tensor))
+    c_void_p.from_address(id(handle) + _TYPE_AT).value = id(torch.Tensor)
+    _DECREASE(py_object(LazyTensor))
+
+
+_TYPE_AT = object.__basicsize__ - sizeof(c_void_p)
+"""Where an object has its type: last of what all objects have."""
+_INCREASE, _DECREASE = pythonapi.Py_IncRef, pythonapi.Py_DecRef
 
 
 def is_tensor(value: object) -> bool:
@@ -323,6 +348,7 @@ class Given:
     __slots__ = ("recorder",)
 
     is_over = False
+    stands_for_recorder = True
 
     def __init__(self, recorder: ActiveRecorder) -> None:
         self.recorder = recorder
