@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.mutations.kinds import all_kinds
+from benchmarks.mutations.kinds import KINDS
 from benchmarks.mutations.worker import Verdict, Worker
 
 
@@ -23,11 +23,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(options: argparse.Namespace) -> None:
-    kinds = all_kinds()
-    if options.kind not in kinds:
-        sys.exit(f"there is no kind {options.kind!r}; there are {', '.join(sorted(kinds))}")
+    if options.kind not in KINDS:
+        sys.exit(f"there is no kind {options.kind!r}; there are {', '.join(sorted(KINDS))}")
     verdicts = {}
-    with tempfile.TemporaryDirectory() as folder, Worker(options.kind, Path(folder)) as worker:
+    with tempfile.TemporaryDirectory() as folder, Worker(KINDS[options.kind], Path(folder)) as worker:
         for seed in range(options.seed, options.seed + options.count):
             verdicts[seed] = worker.verdict_on(seed)
             if options.show or verdicts[seed].is_fault:

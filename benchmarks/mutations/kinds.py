@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -31,13 +32,24 @@ class Kind(ABC):
     def originals(self, folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
 
+    def choose(self, folder: Path, seed: int) -> Path:
+        """The original of a seed."""
+        return random.Random(seed).choice(self.originals(folder))
+
     def warm_up(self, folder: Path) -> None:
         for original in self.originals(folder):
             self.use(original)
 
 
-def all_kinds() -> dict[str, type[Kind]]:
-    """By the name after ``--kind``. Imported here, because each needs packages of its own."""
-    from benchmarks.mutations.exported import Descriptions, OnnxFiles
+KINDS = {
+    "description": "benchmarks.mutations.exported:Descriptions",
+    "onnx": "benchmarks.mutations.exported:OnnxFiles",
+}
+"""By the name after ``--kind``: the module and the class. Each is imported only where it is used, because it needs packages of its own."""
 
-    return {"description": Descriptions, "onnx": OnnxFiles}
+
+def kind_of(place: str) -> Kind:
+    """An instance of the class at a place such as those in `KINDS`."""
+    module, _, name = place.partition(":")
+    kind: Kind = getattr(importlib.import_module(module), name)()
+    return kind

@@ -31,7 +31,7 @@ class Verdict:
 
 
 class Worker:
-    """Judges mutations in a process of its own, which is replaced when it dies or takes too long."""
+    """Judges mutations in a process of its own, which is replaced when it dies or takes too long. ``kind`` is a place as in `kinds.KINDS`."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind, self._folder = kind, folder
@@ -77,14 +77,14 @@ class Worker:
         self.close()
 
 
-def serve(name: str, folder: Path) -> None:
+def serve(place: str, folder: Path) -> None:
     """Judge the seeds that come in. What is printed meanwhile must not get among the answers."""
-    from benchmarks.mutations.kinds import all_kinds
+    from benchmarks.mutations.kinds import kind_of
     from benchmarks.mutations.watching import Watch
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    kind = all_kinds()[name]()
+    kind = kind_of(place)
     originals = folder / "originals"
     if not originals.exists():
         with tempfile.TemporaryDirectory(dir=folder) as made:
@@ -107,7 +107,7 @@ class _Judge:
         from foldloom.errors import FoldloomError
 
         source = random.Random(seed)
-        original = source.choice(self._kind.originals(self._originals))
+        original = self._kind.choose(self._originals, seed)
         before = _memory()
         with tempfile.TemporaryDirectory(dir=folder) as made:
             target = Path(made) / original.name

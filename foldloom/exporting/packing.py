@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from foldloom.runtime.expressions import FUNCTIONS, METHODS, free_names, problem_with
-from foldloom.runtime.portable import CONTAINERS, NotPortableError, find
+from foldloom.runtime.expressions import free_names, problem_with
+from foldloom.runtime.plain import FUNCTIONS, METHODS
+from foldloom.runtime.portable import CONTAINERS, NotPortableError, defined_in
 
 _PLAIN = (type(None), bool, int, float, str)
 _MAKERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
@@ -60,8 +61,12 @@ def _packed_function(function: Any) -> Any:
 
 def _named(function: Any) -> Any:
     module, path = getattr(function, "__module__", None) or "builtins", getattr(function, "__qualname__", "")
-    is_strange = module == "builtins" and path.partition(".")[0] not in FUNCTIONS
-    if not path or "<" in path or is_strange or find(module, path) is not function:
+    if module == "builtins":
+        owner, _, method = path.partition(".")
+        is_known = owner in FUNCTIONS and (not method or method in METHODS)
+    else:
+        is_known = bool(path) and "<" not in path and defined_in(module, path) is function
+    if not is_known:
         raise NotPortableError(
             f"{function!r:.60} is more than an expression over its argument, and cannot be found by its name. Write it with `def` at the "
             "top of a module that needs no torch"
@@ -74,13 +79,15 @@ def _packed_expression(function: FunctionType) -> Any:
     expression is not allowed."""
     arguments = inspect.signature(function).parameters
     found = _lambda_body(function.__code__) if function.__name__ == "<lambda>" else _returned(function)
-    if found is None or len(arguments) != 1 or problem_with(found) is not None:
+    if found is None or len(arguments) != 1:
         return None
     (argument,) = arguments
-    known = _names_of(function)
+    known, names = _names_of(function), free_names(found, argument)
     try:
-        constants = {name: packed_constant(known[name]) for name in free_names(found, argument)}
+        constants = {name: packed_constant(known[name]) for name in names}
     except (KeyError, NotPortableError):
+        return None
+    if problem_with(found, argument, names) is not None:
         return None
     return {
         "expression": ast.unparse(found),

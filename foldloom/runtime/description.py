@@ -7,18 +7,19 @@ It is JSON in the metadata of the file. With the graph itself it is all that is 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from foldloom.errors import ExportedFileError
-
-FORMAT = 2
-"""The version of the description format. Files of other versions are refused."""
+from foldloom.messages import shown
+from foldloom.runtime.schema import FORMAT, Dtype, checked_content
 
 KEY = "foldloom"
 """The key of the description in the metadata of a file."""
@@ -103,12 +104,7 @@ class Description:
 
     @classmethod
     def from_json(cls, text: str, path: str) -> Description:
-        content = json.loads(text)
-        if content.get("format") != FORMAT:
-            raise ExportedFileError(
-                f"{path} was written by Foldloom {content.get('version', '?')} in format {content.get('format')}, but this is a "
-                f"Foldloom that reads format {FORMAT}. Export the model again with this version, or install that one"
-            )
+        content = checked_content(text, path)
         return cls(
             types=tuple([TypeOf(tuple(type["shape"]), type["dtype"]) for type in content["types"]]),
             ops=tuple([OpOf(**{name: hashable(value) for name, value in op.items()}) for op in content["ops"]]),
@@ -156,9 +152,19 @@ def packed_array(array: Array) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": array.dtype.name, "data": base64.b64encode(array.tobytes()).decode()}
 
 
-def unpacked_array(packed: dict[str, Any]) -> Array:
-    flat = np.frombuffer(base64.b64decode(packed["data"]), packed["dtype"])
-    return flat.reshape(packed["shape"])
+def unpacked_array(packed: Any) -> Array:
+    if isinstance(packed, dict) and set(packed) == {"shape", "dtype", "data"} and packed["dtype"] in get_args(Dtype):
+        shape, dtype = packed["shape"], np.dtype(packed["dtype"])
+        is_shape = (
+            isinstance(shape, list) and len(shape) <= 32 and all(type(size) is int and size >= 0 for size in shape)
+        )
+        try:
+            data = base64.b64decode(packed["data"], validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            is_shape = False
+        if is_shape and math.prod(shape) * dtype.itemsize == len(data):
+            return np.frombuffer(data, dtype).reshape(shape)
+    raise ExportedFileError(f"its program has an array that no export writes: {shown(packed)}")
 
 
 def rebuilt(nesting: Any, leaves: Sequence[Any]) -> Any:

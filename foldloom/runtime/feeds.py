@@ -10,11 +10,13 @@ a cell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from foldloom.runtime.description import Array, Description, OpOf, Stage
+from foldloom.runtime.limits import too_much
 from foldloom.runtime.recorder import NOTHING, SINK, Calls, Recorder
 
 LEAST = 2
@@ -32,6 +34,7 @@ def feeds_of(recorder: Recorder) -> dict[str, Array]:
             if stage.loop:
                 feeds[f"rounds_{number}{suffix}"] = np.array(last - first)
             for op in stage.ops:
+                _check_room(recorder, _padded_bytes(calls[op], first, last))
                 for name, feed in _indices(description, op, calls[op], first, last, stage.loop):
                     feeds[name + suffix] = feed if stage.loop else feed[0]
     for number, rows in enumerate(recorder.outputs):
@@ -39,9 +42,29 @@ def feeds_of(recorder: Recorder) -> dict[str, Array]:
     return feeds
 
 
+def _check_room(recorder: Recorder, size: int) -> None:
+    """Refuse what would take more memory than a file may, before it is taken."""
+    recorder.taken += size
+    if recorder.limits is not None and recorder.taken > recorder.limits.memory:
+        raise too_much(
+            "memory",
+            recorder.limits.memory,
+            "a batch of its inputs would take more than {:,} bytes. Take fewer examples at once",
+        )
+
+
+def _padded_bytes(calls: _Sorted, first: int, last: int) -> int:
+    """What the rows of some rounds take when each round is padded to the widest."""
+    round = calls.round[(calls.round >= first) & (calls.round < last)]
+    widest = int(np.bincount(round - first).max()) if len(round) else 0
+    longest = max([int(lengths.max()) for lengths in calls.lengths if len(lengths)], default=0)
+    return 8 * (last - first + 1) * (widest + 1) * max(int(calls.rows.shape[1]), longest)
+
+
 def _arena(recorder: Recorder, number: int) -> Array:
     type = recorder.description.types[number]
     rows, values = recorder.given[number]
+    _check_room(recorder, recorder.filled[number] * math.prod(type.shape) * np.dtype(type.dtype).itemsize)
     arena = np.zeros((recorder.filled[number], *type.shape), type.dtype)
     if rows:
         arena[rows] = values

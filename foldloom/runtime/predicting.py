@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from foldloom.errors import DataError, FoldloomError
+from foldloom.errors import ArgumentError, DataError, FoldloomError
+from foldloom.runtime.limits import Limits
 from foldloom.runtime.model import Model
 from foldloom.runtime.portable import imported
+
+MISTAKEN = 2
+"""What a shell says of a command that was given what it cannot take."""
 
 Commands = Any
 """What argparse returns from ``add_subparsers``; it has no public name."""
@@ -44,7 +50,7 @@ class ExportedModel:
     def parse(self, line: str) -> Any:
         try:
             return json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"not a line of JSON: {error}") from error
 
     def __call__(self, examples: Sequence[Any]) -> Sequence[Any]:
@@ -75,7 +81,19 @@ def add_command(commands: Commands, open_run: OpenRun) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="with --model, a module whose functions the file may call",
+        help="with --model, a module: the file may call functions that it defines itself",
+    )
+    command.add_argument(
+        "--trusted",
+        action="store_true",
+        help="with --model, load a .pt2 that may run code, because you know where it is from",
+    )
+    command.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="with --model, how much the file may take: steps and depth of an example, bytes of memory, seconds of a batch",
     )
     command.add_argument(
         "--threads", type=int, metavar="N", help="how many of them may be used (1; with --model, all there are)"
@@ -87,22 +105,50 @@ def add_command(commands: Commands, open_run: OpenRun) -> None:
 
 
 def _predict(open_run: OpenRun, options: argparse.Namespace) -> None:
-    if options.run is not None and (options.program or options.allow):
-        sys.exit("foldloom predict: --program and --allow are for models that were exported; leave them out with --run")
     try:
-        predictor = _exported(options) if options.run is None else open_run(options.run, options.threads or 1)
-    except (FoldloomError, ModuleNotFoundError) as error:
-        sys.exit(f"foldloom predict: {error}")
-    if options.examples is None:
-        _answer_all(predictor, sys.stdin, options.batch)
-        return
-    with options.examples.open(encoding="utf-8") as lines:
-        _answer_all(predictor, lines, options.batch)
+        predictor = _exported(options) if options.run is None else _of_run(open_run, options)
+        if options.examples is None:
+            _answer_all(predictor, sys.stdin, options.batch)
+            return
+        with options.examples.open(encoding="utf-8", errors="surrogateescape") as lines:
+            _answer_all(predictor, lines, options.batch)
+    except (FoldloomError, ImportError) as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{error.filename or options.examples}: {error.strerror}")
+
+
+def _refuse(problem: str) -> NoReturn:
+    print(f"foldloom predict: {' '.join(problem.split())}", file=sys.stderr)
+    sys.exit(MISTAKEN)
+
+
+def _of_run(open_run: OpenRun, options: argparse.Namespace) -> Predictor:
+    if options.program or options.allow or options.trusted or options.limit:
+        raise ArgumentError(
+            "--program, --allow, --trusted and --limit are for models that were exported; leave them out with --run"
+        )
+    return open_run(options.run, options.threads or 1)
 
 
 def _exported(options: argparse.Namespace) -> ExportedModel:
+    if options.threads is not None and options.threads < 1:
+        raise ArgumentError(f"--threads takes a number from 1 on, not {options.threads}")
     program = None if options.program is None else imported(options.program, [options.program.partition(":")[0]])
-    return ExportedModel(Model(options.model, program, modules=options.allow, threads=options.threads))
+    limits = Limits(**dict([_limit(text) for text in options.limit]))
+    model = Model(
+        options.model, program, modules=options.allow, threads=options.threads, limits=limits, trusted=options.trusted
+    )
+    return ExportedModel(model)
+
+
+def _limit(text: str) -> tuple[str, Any]:
+    name, _, number = text.partition("=")
+    if name in [field.name for field in fields(Limits)] and re.fullmatch(r"\d+(\.\d+)?", number):
+        return name, float(number) if name == "seconds" else int(float(number))
+    raise ArgumentError(
+        f"expected a limit such as steps=10000000 after --limit, or one of depth, memory or seconds, not {text!r:.60}"
+    )
 
 
 def _answer_all(predictor: Predictor, lines: Iterable[str], batch: int) -> None:
@@ -140,7 +186,7 @@ def _results(predictor: Predictor, examples: Sequence[Any]) -> list[_Result | st
         return [_Result(result) for result in predictor(examples)]
     except Exception as error:  # an error in one example must not affect others
         if len(examples) == 1:
-            return [f"{type(error).__name__}: {error}"]
+            return [" ".join(f"{type(error).__name__}: {error}".split())]
     return [result for example in examples for result in _results(predictor, [example])]
 
 

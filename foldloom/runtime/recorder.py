@@ -6,13 +6,18 @@ runs in the round after the last of its operands that the same loop computes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from foldloom.errors import ArgumentError, ExportedFileError
+from foldloom.messages import shown
 from foldloom.runtime.description import Array, Description, OpOf, rebuilt
+from foldloom.runtime.limits import Limits, Meter, metered, too_much
 
 NOTHING, SINK = 0, 1
 """The first two rows of every arena: padding reads the one and writes to the other."""
@@ -51,11 +56,25 @@ class Calls:
         self.made: list[list[int]] = [[] for _ in op.ragged_outputs]
 
 
-class Recorder:
-    """Records one batch."""
+_MOST_FRAMES = 500
+"""How many calls of Python may be under way in one thread before the next level goes to another. Python allows 1,000 by default."""
 
-    def __init__(self, description: Description) -> None:
+_MOST_THREADS = 500
+
+
+class Recorder:
+    """Records one batch. ``limits`` are those of a file; what this process itself exports has none."""
+
+    def __init__(self, description: Description, limits: Limits | None = None) -> None:
         self.description = description
+        self.limits = limits
+        self.meter = Meter(limits or Limits())
+        """What is left for the example that is being recorded."""
+        self.taken = 0
+        """Bytes of the inputs that were made so far."""
+        self.frames_of_a_level = 40
+        self._level = self._threads = 0
+        self._largest = max([int(np.prod(type.shape)) for type in description.types], default=0)
         self.calls = [Calls(op) for op in description.ops]
         stages = [description.stage_of_op[number] for number in range(len(description.ops))]
         self._known = [
@@ -145,21 +164,83 @@ class Recorder:
             f"that the file runs {op.label} before it. Export it with such an example among them: `fl.export(model, path, examples)`"
         )
 
+    def deeper(self, run: Callable[[Recorder, Any], Any], value: Any) -> Any:
+        """``run(self, value)``, one level of recursion further down.
+
+        A stack of Python calls is as deep as the data, and Python's limit is the same for all that this process does. It stays as it is: where
+        many calls are under way, the next level runs in a thread of its own, which has a stack of its own.
+        """
+        depth = (self.limits or Limits()).depth
+        self._level += 1
+        if self._level > depth:
+            raise too_much(
+                "depth",
+                depth,
+                "the example is nested more than {:,} levels deep, or the program calls itself without end",
+            )
+        stride = max(1, 300 // self.frames_of_a_level)
+        try:
+            if self._level % stride == 0 and _has_frames(_MOST_FRAMES):
+                return self._in_a_thread(run, value)
+            return run(self, value)
+        finally:
+            self._level -= 1
+
+    def _in_a_thread(self, run: Callable[[Recorder, Any], Any], value: Any) -> Any:
+        results: list[Any] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                with metered(self.meter):
+                    results.append(run(self, value))
+            except BaseException as error:
+                errors.append(error)
+
+        if self._threads >= _MOST_THREADS:
+            raise too_much(
+                "depth",
+                _MOST_THREADS * _MOST_FRAMES,
+                "the example is nested too deeply: more than {:,} calls are under way",
+            )
+        self._threads += 1
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise ExportedFileError(f"the example is nested too deeply for this machine: {error}") from error
+        thread.join()
+        self._threads -= 1
+        if errors:
+            raise errors[0]
+        return results[0]
+
     def value_of(self, given: Any, taker: str) -> Value:
         """A value, or a number or array converted to one."""
         if given.__class__ is Value:
             return given
         type = self._type_of_number.get(given.__class__)
         if type is None:
-            array = np.asarray(given) if given.__class__ is not float else np.float32(given)
+            array = self._array(given, taker) if given.__class__ is not float else np.float32(given)
             type = self._number_of_type.get((array.shape, array.dtype.name))
             if type is None:
                 raise ArgumentError(
-                    f"{taker} was given {given!r:.60} ({array.dtype.name}{list(array.shape)}), but the file has values of "
+                    f"{taker} was given {shown(given)} ({array.dtype.name}{list(array.shape)}), but the file has values of "
                     f"{', '.join(map(str, self.description.types))} only"
                 )
             given = array
         return self._give(type, given)
+
+    def _array(self, given: Any, taker: str) -> Array:
+        """Lists are counted first: those whose parts stand in many places may be larger than memory."""
+        waiting, count = [given], 0
+        while waiting and isinstance(waiting[-1], (list, tuple)):
+            parts = waiting.pop()
+            count += sum([not isinstance(part, (list, tuple)) for part in parts])
+            waiting += [part for part in parts if isinstance(part, (list, tuple))]
+            if count > self._largest or len(waiting) > self._largest + 64:
+                raise ArgumentError(f"{taker} was given {shown(given)}, which is larger than any value of the file")
+        return np.asarray(given)
 
     def shared_value(self, array: Array, taker: str) -> Value:
         """A constant of the program as a value, which all examples of a batch share."""
@@ -232,6 +313,15 @@ class Cell:
             f"cell {self.name} is called with ({asked}), but in this file it takes {takes or 'nothing: there is no such cell'}. Export the "
             "model with an example that calls it so: `fl.export(model, path, examples)`"
         )
+
+
+def _has_frames(count: int) -> bool:
+    """Whether so many calls are under way in this thread."""
+    try:
+        sys._getframe(count)
+    except ValueError:
+        return False
+    return True
 
 
 def described_nesting(value: Any, leaves: list[Any]) -> Any:

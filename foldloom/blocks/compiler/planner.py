@@ -25,7 +25,7 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing import Cell, plan, record
 from foldloom.tracing.recording_ahead import record_together
 
-_RECURSION_LIMIT = 200_000
+_RECURSION_LIMIT = 10_000
 """Blocks recurse as deep as the data, with several calls per level. Python's default would limit trees to a few hundred levels."""
 
 

@@ -6,16 +6,18 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from foldloom.errors import ExportedFileError
 from foldloom.runtime.program.items import getter
-from foldloom.runtime.program.registry import Interpreting, RecorderRun, interpreter
+from foldloom.runtime.program.registry import Interpreting, Packed, Part, Parts, RecorderRun, interpreter
+from foldloom.runtime.schema import Number
 
 
-@interpreter("identity")
+@interpreter("identity", {})
 def _identity(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return lambda recorder, value: value
 
 
-@interpreter("pipe")
+@interpreter("pipe", {"stages": Parts})
 def _pipe(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     runs = [to.block(number) for number in block["stages"]]
     if len(runs) == 2:
@@ -30,22 +32,26 @@ def _pipe(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return run
 
 
-@interpreter("record")
+@interpreter("record", {"fields": list[tuple[Packed, Part]]})
 def _record(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     fields = [(getter(block, to.value(key)), to.block(number)) for key, number in block["fields"]]
     return lambda recorder, value: tuple([run(recorder, get(value)) for get, run in fields])
 
 
-@interpreter("all_of")
+@interpreter("all_of", {"blocks": Parts})
 def _all_of(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     runs = [to.block(number) for number in block["blocks"]]
     return lambda recorder, value: tuple([run(recorder, value) for run in runs]) if runs else None
 
 
-@interpreter("composition")
+@interpreter("composition", {"steps": list[tuple[Part, list[Number]]], "output": list[Number]})
 def _composition(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     """``steps`` lists blocks in topological order, each with the values it reads: 0 is the input, n the output of step n."""
-    steps = [(to.block(number), _reader(sources)) for number, sources in block["steps"]]
+    described = block["steps"]
+    for place, (_, sources) in enumerate([*described, (None, block["output"])]):
+        if any(source > place for source in sources):
+            raise ExportedFileError(f"{block['says']} reads what comes after it")
+    steps = [(to.block(number), _reader(sources)) for number, sources in described]
     result = _reader(block["output"])
 
     def run(recorder: Any, value: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from foldloom.runtime.program.registry import Interpreting, RecorderRun, interpreter
+from foldloom.runtime.schema import Name
 
 
-@interpreter("metric")
+@interpreter("metric", {"name": Name, "labelled": bool})
 def _metric(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     name, labelled = block["name"], block["labelled"]
 
@@ -19,6 +20,6 @@ def _metric(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return run
 
 
-@interpreter("void")
+@interpreter("void", {})
 def _void(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return lambda recorder, _: None

@@ -5,10 +5,14 @@ A kind of block is a class in `foldloom.blocks` that describes itself, and an in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Protocol
+
+import msgspec
 
 from foldloom.errors import ExportedFileError
+from foldloom.messages import shown
+from foldloom.runtime.schema import Name, Number
 
 RecorderRun = Callable[[Any, Any], Any]
 """A block as a function of the recorder and one value.
@@ -46,16 +50,37 @@ class Interpreting(Protocol):
 Interpreter = Callable[[dict[str, Any], Interpreting], RecorderRun]
 
 _INTERPRETERS: dict[str, Interpreter] = {}
+_SCHEMAS: dict[str, type[msgspec.Struct]] = {}
+
+# ---- What fields of a description hold.
+
+Part = Number
+"""Another block, by its number."""
+OptionalPart = Number | None
+Parts = list[Number]
+Packed = Any
+"""A value or function, for `Interpreting.value`, which checks it."""
+Constant = Any
+"""For `Interpreting.constant`, which checks it."""
+CellName = Name
+
+_Says = Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
-def interpreter(kind: str) -> Callable[[Interpreter], Interpreter]:
+def interpreter(kind: str, fields: Mapping[str, Any] | None = None) -> Callable[[Interpreter], Interpreter]:
     """Register the interpreter of a kind of block.
 
-    It gets the description of a block, with an expression for error messages under ``says``, and returns its function.
+    It gets the description of a block, with an expression for error messages under ``says``, and returns its function. ``fields`` has the
+    type of each field; a file in which one of them is missing, strange or of another type is refused. Without it nothing is checked,
+    and the interpreter must take what it finds.
     """
 
     def register(interpret: Interpreter) -> Interpreter:
         _INTERPRETERS[kind] = interpret
+        _SCHEMAS.pop(kind, None)
+        if fields is not None:
+            every = {"kind": str, "says": _Says, **fields}
+            _SCHEMAS[kind] = msgspec.defstruct(kind, list(every.items()), forbid_unknown_fields=True)
         return interpret
 
     return register
@@ -68,7 +93,20 @@ def has_interpreter(kind: str) -> bool:
 def interpreter_of(kind: str) -> Interpreter:
     if kind not in _INTERPRETERS:
         raise ExportedFileError(
-            f"the program of this file has a block of kind {kind!r}, which is not known here. If a module of yours registers its "
+            f"the program of this file has a block of kind {shown(kind)}, which is not known here. If a module of yours registers its "
             "interpreter, allow it: `Model(path, modules=[module])`, or `foldloom predict --allow module`"
         )
     return _INTERPRETERS[kind]
+
+
+def check_fields(number: int, block: Mapping[str, Any]) -> None:
+    """Refuse a block whose fields are not those of its kind."""
+    schema = _SCHEMAS.get(block["kind"])
+    if schema is None:
+        return
+    try:
+        msgspec.convert(block, schema)
+    except msgspec.ValidationError as error:
+        raise ExportedFileError(
+            f"block {number} of its program, {shown(block['kind'])}, has a description that no export writes: {error}"
+        ) from error

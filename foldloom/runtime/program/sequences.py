@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from foldloom.runtime.program.registry import Interpreting, RecorderRun, interpreter
+from foldloom.runtime.program.registry import Constant, Interpreting, OptionalPart, Part, RecorderRun, interpreter
+from foldloom.runtime.schema import Number
 
 
-@interpreter("map")
+@interpreter("map", {"element": Part})
 def _map(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     each = to.block(block["element"])
     return lambda recorder, values: [each(recorder, value) for value in values]
 
 
-@interpreter("zip")
+@interpreter("zip", {"endless": list[bool]})
 def _zip(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     """``endless`` tells which sequences are broadcast. It is empty for a Python object, which may have any number of sequences."""
     endless = block["endless"]
@@ -30,13 +31,22 @@ def _zip(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return run
 
 
-@interpreter("ngrams")
+@interpreter("ngrams", {"n": Number})
 def _ngrams(block: dict[str, Any], to: Interpreting) -> RecorderRun:
-    starts = range(block["n"])
-    return lambda recorder, values: list(zip(*[values[start:] for start in starts], strict=False))
+    n = max(1, block["n"])
+
+    def run(recorder: Any, values: Any) -> Any:
+        count = max(0, len(values) - n + 1)
+        if count == 0:
+            return []
+        if recorder is not None:
+            recorder.meter.spend(n * count)
+        return list(zip(*[values[start : start + count] for start in range(n)], strict=True))
+
+    return run
 
 
-@interpreter("fold")
+@interpreter("fold", {"combine": Part, "start": Part})
 def _fold(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     combine, start = to.block(block["combine"]), to.block(block["start"])
 
@@ -49,7 +59,7 @@ def _fold(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return run
 
 
-@interpreter("reduce")
+@interpreter("reduce", {"combine": Part, "default": OptionalPart, "zeros": Constant})
 def _reduce(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     """Combines neighbours level by level, so that the depth is the logarithm of the length. An odd last one moves up unchanged."""
     combine, default = to.block(block["combine"]), block_or_zeros(block, "default", to)
@@ -66,7 +76,7 @@ def _reduce(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     return run
 
 
-@interpreter("rnn")
+@interpreter("rnn", {"rnn_cell": Part, "initial": OptionalPart, "zeros": Constant, "from_input": bool})
 def _rnn(block: dict[str, Any], to: Interpreting) -> RecorderRun:
     cell = to.block(block["rnn_cell"])
     initial = None if block["from_input"] else block_or_zeros(block, "initial", to)
