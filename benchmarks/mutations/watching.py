@@ -9,7 +9,7 @@ from typing import Any
 _FORBIDDEN = (
     "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.kill", "os.remove", "os.rename", "os.rmdir", "os.mkdir",
     "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.putenv", "os.startfile", "shutil.", "subprocess.", "pty.", "socket.",
-    "ctypes.", "pickle.find_class", "marshal.load", "code.__new__", "urllib.", "ftplib.", "smtplib.", "webbrowser.",
+    "ctypes.", "pickle.find_class", "code.__new__", "urllib.", "ftplib.", "smtplib.", "webbrowser.",
 )  # fmt: skip
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 

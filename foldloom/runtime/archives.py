@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 
 _MEMBERS = re.compile(
     r"[^/]+/(data/weights/(weight_\d+|model_weights_config\.json)|data/constants/(tensor_\d+|model_constants_config\.json)|models/model\.json"
@@ -53,11 +53,15 @@ class _CodeError(ValueError):
     """What is in an archive that could run."""
 
 
-def refuse_code(path: str) -> None:
-    """Raise an error for an archive that holds anything but what `fl.export` writes."""
+def description_in(path: str, key: str, *, trusted: bool) -> str:
+    """What stands under a key in an archive. One that is not trusted must hold nothing but what `fl.export` writes."""
     try:
         with zipfile.ZipFile(path) as archive:
-            _look_at(archive)
+            if not trusted:
+                _look_at(archive)
+            found = [name for name in archive.namelist() if name.endswith(f"/extra/{key}")]
+            if len(found) == 1 and archive.getinfo(found[0]).file_size <= MOST_TEXT:
+                return archive.read(found[0]).decode()
     except _CodeError as error:
         raise ExportedFileError(
             f"{path} may run code when it is loaded, because {error}. If it comes from a place that you trust: "
@@ -66,6 +70,9 @@ def refuse_code(path: str) -> None:
     except (zipfile.BadZipFile, OSError, ValueError, KeyError, RecursionError, EOFError, NotImplementedError) as error:
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise ExportedFileError(f"{path} is no file that torch.export can load: {problem}") from error
+    raise ExportedFileError(
+        f"{path} was written by torch.export, but not by `fl.export`: it does not say which cells it has"
+    )
 
 
 def _look_at(archive: zipfile.ZipFile) -> None:

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
-from foldloom.runtime.schema import FORMAT, Dtype, checked_content
+from foldloom.pytrees.messages import shown
+from foldloom.runtime.schema import FORMAT as FORMAT
+from foldloom.runtime.schema import Dtype, checked_content
 
 KEY = "foldloom"
 """The key of the description in the metadata of a file."""

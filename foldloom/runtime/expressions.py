@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from foldloom.errors import BlockInputError, ExportedFileError, MissingKeyError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime import plain
 from foldloom.runtime.limits import Meter, current_meter
 

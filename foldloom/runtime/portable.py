@@ -9,7 +9,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime import plain
 from foldloom.runtime.expressions import Computed, called, function_of
 from foldloom.runtime.limits import Limits, Meter

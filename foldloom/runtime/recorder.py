@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from foldloom.errors import ArgumentError, ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.description import Array, Description, OpOf, rebuilt
 from foldloom.runtime.limits import Limits, Meter, metered, too_much
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 
 FORMAT = 2
 """The version of the description format. Files of other versions are refused."""

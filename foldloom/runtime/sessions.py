@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foldloom.errors import ExportedFileError
-from foldloom.runtime.archives import refuse_code
+from foldloom.runtime.archives import description_in
 from foldloom.runtime.description import KEY, Array, Description
 from foldloom.runtime.limits import Limits, too_much
 
@@ -47,7 +47,7 @@ def session_of(path: str | Path, threads: int | None, limits: Limits, *, trusted
             f"there is no file {path}: it {what}. Write it with `fl.export(model, {str(path)!r}, examples)`"
         )
     if place.suffix == ".pt2":
-        return TorchSession(str(path), threads, trusted=trusted)
+        return TorchSession(str(path), threads, limits, trusted=trusted)
     return OnnxSession(str(path), threads, limits)
 
 
@@ -151,24 +151,17 @@ def _limited_session(runtime: Any, content: bytes, options: Any, most: int) -> A
 
 
 class TorchSession(Session):
-    def __init__(self, path: str, threads: int | None, *, trusted: bool) -> None:
-        if not trusted:
-            refuse_code(path)
+    def __init__(self, path: str, threads: int | None, limits: Limits, *, trusted: bool) -> None:
+        self.description = Description.from_json(description_in(path, KEY, trusted=trusted), path)
+        _check_values(self.description, limits, path)
         self._torch = _imported("torch", "pip install 'foldloom[torch]'")
         if threads is not None:
             self._torch.set_num_threads(threads)
         self._path = path
-        extra: dict[str, Any] = {KEY: ""}
         try:
-            program = self._torch.export.load(path, extra_files=extra)
+            program = self._torch.export.load(path)
         except Exception as error:  # whatever torch makes of a damaged file
             raise ExportedFileError(f"{path} is no file that torch.export can load: {_line(error)}") from error
-        if not extra[KEY]:
-            raise ExportedFileError(
-                f"{path} was written by torch.export, but not by `fl.export`: it does not say which cells it has"
-            )
-        self.description = Description.from_json(extra[KEY], path)
-        _check_values(self.description, Limits(), path)
         self._module = program.module()
 
     def run(self, feeds: Mapping[str, Array], calls: int) -> Sequence[Array]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.description import Description, unpacked_array
 from foldloom.runtime.portable import unpacked
 from foldloom.runtime.program.registry import RecorderRun, check_fields, has_interpreter, interpreter_of

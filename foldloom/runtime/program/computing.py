@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.program.registry import CellName, Constant, Interpreting, RecorderRun, interpreter
 
 

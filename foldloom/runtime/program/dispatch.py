@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foldloom.errors import MissingKeyError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.plain import look_through
 from foldloom.runtime.program.registry import (
     Constant,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from foldloom.errors import BlockInputError, ExportedFileError, MissingKeyError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.description import Array
 from foldloom.runtime.plain import look_through
 from foldloom.runtime.program.registry import Interpreting, Packed, RecorderRun, interpreter

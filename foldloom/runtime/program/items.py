@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foldloom.errors import MissingKeyError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.program.inputs import number_maker
 from foldloom.runtime.program.registry import Interpreting, Packed, RecorderRun, interpreter
 from foldloom.runtime.schema import Dtype

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from foldloom.errors import ExportedFileError
-from foldloom.messages import shown
+from foldloom.pytrees.messages import shown
 from foldloom.runtime.schema import Name, Number
 
 RecorderRun = Callable[[Any, Any], Any]
