@@ -34,7 +34,7 @@ TEXTS: list[Callable[[Any], Any]] = [
     lambda x: "%s has %d" % (x, len(x)),  # noqa: UP031
     lambda x: x in VOCABULARY or "oo" in x,
     lambda x: isinstance(x, (str, int)) and not isinstance(x, list | tuple),
-    lambda x: 1 < len(x) <= 4 != 5,
+    lambda x: 1 < len(x) <= 4 != len(x) + 1,
     lambda x: dict(enumerate(x)),
     lambda x: x.partition("o") + tuple(reversed(x)),
     lambda x: (max(len(x), 2), min(x + "z"), any(x), all([]), round(len(x) / 3, 1)),
