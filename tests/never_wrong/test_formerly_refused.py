@@ -209,3 +209,37 @@ def test_dropout_in_eval_mode_and_frozen_parts_after_a_wait() -> None:
         return dropout(LAYER(y)) if y.sum() > 0 else y
 
     check(function, inputs, sources=inputs)
+
+
+def test_a_value_is_changed_after_its_array_was_looked_at() -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        first = float(y.detach().numpy()[0])
+        y[1] = first
+        kept = y.clone()
+        y.mul_(float(y.detach().numpy().sum()))
+        array = y.detach().numpy()
+        return y, kept, array.copy()
+
+    xs = vectors(3)
+    check(function, xs, sources=xs)
+
+
+def test_a_value_is_not_changed_while_its_array_is_in_use() -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        array = y.detach().numpy()
+        y.mul_(3)
+        return y, array
+
+    check(function, vectors(3), or_refused=True)
+
+
+def test_a_value_is_not_changed_after_its_array_was_written_to() -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        y.detach().numpy()[0] = 5.0
+        y.mul_(3)
+        return y
+
+    check(function, vectors(3), or_refused=True)

@@ -23,6 +23,7 @@ from foldloom.pytrees import flatten
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, unbatchable
 from foldloom.tracing.mutation.guards import Guards
+from foldloom.tracing.mutation.views import ArrayCopy
 from foldloom.tracing.scope import recording_paused, unwatched
 from foldloom.tracing.values.lazy_tensor import LazyTensor, mark_of
 from foldloom.tracing.weights import DerivedWeights
@@ -57,8 +58,8 @@ class Inputs:
         """Values that stand for tensors of the user's, which an in-place change would have to reach."""
         self._in_arrays: dict[int, torch.Tensor] = {}
         """Tensors that share memory with an array that a program has asked for: it can change, and no version counter tells."""
-        self._copies: list[tuple[Any, Any]] = []
-        """Arrays that are copies of values, and what they were."""
+        self._copies: list[ArrayCopy] = []
+        """Arrays that are copies of values."""
         self._example_of_tensor: dict[int, int] = {}
         self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
@@ -235,14 +236,14 @@ class Inputs:
     def is_in_array(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._in_arrays
 
-    def note_copy(self, array: Any) -> None:
+    def note_copy(self, copy: ArrayCopy) -> None:
         """A program has an array that is a copy of a value."""
-        self._copies.append((array, array.copy()))
+        self._copies.append(copy)
 
     def check_copies(self) -> None:
         """Raise if a program has written to an array, and the value that it is of has not changed."""
-        for array, before in self._copies:
-            if array.tobytes() != before.tobytes():
+        for copy in self._copies:
+            if copy.is_written:
                 raise ArgumentError(
                     "the array of a view of a value (`x.detach().numpy()`) was written to, and the value did not change with it. Write to a "
                     "copy: `x.detach().numpy().copy()`"

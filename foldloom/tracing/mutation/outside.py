@@ -14,7 +14,7 @@ import torch
 from foldloom.errors import RecordingError
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.mutation.functional import changes_in_place
-from foldloom.tracing.mutation.views import RowOfWeight, Unbound, Views, root_of
+from foldloom.tracing.mutation.views import Borrowed, RowOfWeight, Unbound, Views, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor
 
@@ -30,6 +30,9 @@ def is_outside(recorder: ActiveRecorder, target: Any) -> bool:
         return isinstance(target, torch.Tensor)
     root = root_of(target)
     source = getattr(root, "_source", (None, None))[0]
+    if type(source) is Borrowed and source.is_free:
+        del root._source
+        source = None
     return isinstance(source, Given) or recorder.is_given(root) or recorder.tensor_given_as(root) is not None
 
 

@@ -46,10 +46,45 @@ class RowOfWeight(Given):
         self.places = places
 
 
-class Borrowed(Given):
-    """The source of values that share memory with what is computed, which cannot be changed in place."""
+class ArrayCopy:
+    """An array that a program has asked for, and that is a copy of a value, not its memory. The memory outlives the array, so that it can be
+    told whether somebody wrote to it."""
 
-    __slots__ = ()
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self._memory = numbers.clone()
+        self._before = numbers
+        array = self._memory.numpy()
+        self._array: weakref.ref[Any] = weakref.ref(array)
+        self.array: Any = array
+        """Until it has been handed out."""
+
+    def hand_out(self) -> Any:
+        array, self.array = self.array, None
+        return array
+
+    @property
+    def is_in_use(self) -> bool:
+        return self._array() is not None
+
+    @property
+    def is_written(self) -> bool:
+        return self._memory.numpy().tobytes() != self._before.numpy().tobytes()
+
+
+class Borrowed(Given):
+    """The source of values that share memory with what is computed, which cannot be changed in place: some because of arrays, until nobody
+    uses these any longer."""
+
+    __slots__ = ("arrays",)
+
+    def __init__(self, recorder: Any, arrays: list[ArrayCopy] | None = None) -> None:
+        super().__init__(recorder)
+        self.arrays = arrays
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be changed again."""
+        return self.arrays is not None and not any(copy.is_in_use or copy.is_written for copy in self.arrays)
 
 
 class Views:

@@ -17,7 +17,7 @@ from foldloom.execution.kernels import type_of
 from foldloom.execution.observer import observing
 from foldloom.tracing import fast_path
 from foldloom.tracing.building.inputs import Inputs
-from foldloom.tracing.mutation.views import Borrowed, leave_base, root_of
+from foldloom.tracing.mutation.views import ArrayCopy, Borrowed, leave_base, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import DETACHED, TENSOR, Given, LazyTensor, become_tensor
 from foldloom.tracing.weights import Derived
@@ -68,10 +68,15 @@ def own_tensor(recorder: RecorderOfLeaves, handle: LazyTensor) -> torch.Tensor:
         return given
     if type(handle._recorder) is Derived:
         return handle._value  # type: ignore[no-any-return]
-    (value,) = recorder.demand((recorder.own(handle),), DETACHED)
+    numbers = _numbers_of(recorder, handle)
     root = root_of(handle)
-    if root._recorder is recorder and not hasattr(root, "_source"):
+    if root._recorder is recorder and (not hasattr(root, "_source") or type(root._source[0]) is Borrowed):
         root._source = (Borrowed(recorder), None)
+    return numbers
+
+
+def _numbers_of(recorder: RecorderOfLeaves, handle: LazyTensor) -> torch.Tensor:
+    (value,) = recorder.demand((recorder.own(handle),), DETACHED)
     with recording_paused():
         return value.clone()  # type: ignore[no-any-return]
 
@@ -87,18 +92,30 @@ def stand_for(recorder: RecorderOfLeaves, handle: LazyTensor, tensor: torch.Tens
 def array_of(recorder: RecorderOfLeaves, handle: LazyTensor) -> Any:
     """A value as an array. A value that is no view becomes a tensor of its example's own, which shares its memory with the array; the array
     of a view is a copy, and whoever writes to it hears of it."""
-    is_view = hasattr(handle, "_source") or type(handle._recorder) is Derived
     given = recorder.tensor_given_as(handle)
+    if given is None and (hasattr(handle, "_source") or type(handle._recorder) is Derived):
+        return _array_of_view(recorder, handle)
     tensor = own_tensor(recorder, handle)
-    if given is None and not is_view:
+    if given is None:
         stand_for(recorder, handle, tensor)
     with recording_paused():
-        if given is None and is_view:
-            array = tensor.detach().clone().numpy()
-            recorder.inputs.note_copy(array)
-            return array
         recorder.inputs.note_array(tensor)
         return tensor.detach().numpy()
+
+
+def _array_of_view(recorder: RecorderOfLeaves, handle: LazyTensor) -> Any:
+    numbers = _numbers_of(recorder, handle)
+    with recording_paused():
+        copy = ArrayCopy(numbers.detach())
+    recorder.inputs.note_copy(copy)
+    root = root_of(handle)
+    if root._recorder is recorder:
+        source = getattr(root, "_source", (None, None))[0]
+        if source is None:
+            root._source = (Borrowed(recorder, [copy]), None)
+        elif type(source) is Borrowed and source.arrays is not None:
+            source.arrays.append(copy)
+    return copy.hand_out()
 
 
 # ---- When a batch is over.
