@@ -30,8 +30,8 @@ static struct {
         Py_ssize_t base, function, args, kwargs, grad_enabled, views;
     } views;
     struct {
-        Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, joins_freely, column_of_number,
-            number_of_value, module_states, cells;
+        Py_ssize_t op_of_node, operands, depth_of_node, lengths, value_count, calls, grad, autocast, joins_freely,
+            column_of_number, number_of_value, module_states, cells, shared_tensors, numbers_vary;
     } graph;
     struct {
         Py_ssize_t op_number, output_types, returns, returns_one, returns_tuple, shares_with, is_operand, is_ragged, may_raise;
@@ -46,7 +46,7 @@ static struct {
     PyObject *scope;                                 /* whose attribute `recorder` is where this thread records */
     PyObject *handlers;                              /* functions that Python must see */
     PyObject *module_types;                          /* modules that count as one operation */
-    PyObject *parameter_type;
+    PyObject *parameter_type, *tensor_type;
     PyObject *plain_types;   /* of settings that a key holds as they are */
     PyObject *may_copy;      /* functions whose results are views or not, which Python finds out */
     PyObject *rebuilt;       /* puts results in the nesting of what a call returns */
@@ -148,15 +148,33 @@ static Outcome key_add_setting(Key *key, PyObject *item)
     return PyFloat_CheckExact(item) && is_zero(item) ? key_take(key, PyObject_Repr(item)) : key_add(key, item);
 }
 
+/* A weight, by its identity. Tensors that are no parameters are weights if several examples use them. */
+static Outcome key_add_weight(Key *key, PyObject *item)
+{
+    PyObject *id = PyLong_FromVoidPtr(item);
+    if (id == NULL)
+        return FAILED;
+    if ((PyObject *)Py_TYPE(item) == bound.tensor_type) {
+        int is_shared = PyDict_Contains(SLOT(key->graph, bound.graph.shared_tensors), id);
+        if (is_shared != 1) {
+            Py_DECREF(id);
+            return is_shared < 0 ? FAILED : UNKNOWN;
+        }
+    }
+    Outcome outcome = key_add(key, (PyObject *)Py_TYPE(item));
+    if (outcome == FOUND)
+        return key_take(key, id);
+    Py_DECREF(id);
+    return outcome;
+}
+
 static Outcome key_add_item(Key *key, PyObject *item)
 {
     PyTypeObject *kind = Py_TYPE(item);
     if (kind == bound.handle_type)
         return key_add_handle(key, item);
-    if ((PyObject *)kind == bound.parameter_type) {
-        Outcome outcome = key_add(key, (PyObject *)kind);
-        return outcome != FOUND ? outcome : key_take(key, PyLong_FromVoidPtr(item));
-    }
+    if ((PyObject *)kind == bound.parameter_type || (PyObject *)kind == bound.tensor_type)
+        return key_add_weight(key, item);
     int is_plain = PySet_Contains(bound.plain_types, (PyObject *)kind);
     return is_plain < 0 ? FAILED : is_plain ? key_add_setting(key, item) : UNKNOWN;
 }
@@ -750,6 +768,37 @@ static int note_views(PyObject *graph, PyObject *function, PyObject *const *args
     return failed ? -1 : 0;
 }
 
+/* A call of a value and a number, if calls with any such number are known: see `numbers.py`. */
+static Outcome record_with_number(PyObject *recorder, PyObject *function, PyObject *const *args, PyObject **result)
+{
+    PyObject *graph = SLOT(recorder, bound.recorder.graph);
+    if (SLOT(graph, bound.graph.numbers_vary) != Py_True)
+        return UNKNOWN;
+    Key key;
+    key_start(&key, recorder, function);
+    Outcome outcome = FOUND;
+    for (int i = 0; i < 2 && outcome == FOUND; i++) {
+        if (Py_TYPE(args[i]) == bound.handle_type) {
+            outcome = key_add_handle(&key, args[i]);
+            continue;
+        }
+        PyObject *kind = (PyObject *)Py_TYPE(args[i]);
+        PyObject *column = PyDict_GetItemWithError(SLOT(graph, bound.graph.column_of_number), kind);
+        if (column == NULL)
+            outcome = PyErr_Occurred() ? FAILED : UNKNOWN;
+        else {
+            key.columns[key.operand_count] = column;
+            key.operands[key.operand_count++] = args[i];
+            outcome = key_add(&key, kind);
+        }
+    }
+    if (outcome == FOUND && key.rows >= 0)
+        outcome = UNKNOWN;
+    return key_record(&key, outcome, result);
+}
+
+static int is_number(PyObject *object) { return PyFloat_CheckExact(object) || PyLong_CheckExact(object); }
+
 Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
                         PyObject *const *named, PyObject **result)
 {
@@ -791,6 +840,9 @@ Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const 
             outcome = *result == NULL ? FAILED : FOUND;
         }
     }
+    else if (outcome == UNKNOWN && key.has_handles && count == 2 && is_number(args[0]) != is_number(args[1]) &&
+             (names == NULL || !PyTuple_GET_SIZE(names)))
+        outcome = record_with_number(recorder, function, args, result);
     Py_XDECREF(known);
     key_drop(&key);
     return outcome;
@@ -1209,6 +1261,7 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {"handlers", &bound.handlers},
         {"module_types", &bound.module_types},
         {"parameter", &bound.parameter_type},
+        {"tensor", &bound.tensor_type},
         {"plain_types", &bound.plain_types},
         {"may_copy", &bound.may_copy},
         {"rebuilt", &bound.rebuilt},
@@ -1248,6 +1301,8 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {graph, "column_of_number", &bound.graph.column_of_number},
         {graph, "number_of_value", &bound.graph.number_of_value},
         {graph, "module_states", &bound.graph.module_states},
+        {graph, "shared_tensors", &bound.graph.shared_tensors},
+        {graph, "numbers_vary", &bound.graph.numbers_vary},
         {graph, "cells", &bound.graph.cells},
         {known, "op_number", &bound.known.op_number},
         {known, "output_types", &bound.known.output_types},

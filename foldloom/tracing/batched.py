@@ -29,6 +29,7 @@ from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.mutation.spoiled import raise_if_spoiled
 from foldloom.tracing.one_example import add_line, record_example
 from foldloom.tracing.pace import Paces, run_alone
+from foldloom.tracing.recording.numbers import VaryingNumbers
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import recording_into, scope
 from foldloom.tracing.weights import Weights
@@ -64,6 +65,7 @@ class Batched(Generic[P, R, Results]):
         self.cells = tuple([cell_of_module(module) for module in cells])
         self._modules = tuple(cells)  # their cells do not keep them alive
         self.paces = Paces()
+        self._numbers = VaryingNumbers()
 
     def __call__(self, *columns: Iterable[Any]) -> Results:
         """The results of the examples ``zip(*columns)``."""
@@ -106,7 +108,7 @@ class Batched(Generic[P, R, Results]):
 
     def _together(self, examples: list[tuple[Any, ...]]) -> Any:
         watch_all()
-        recorder = Recorder(self.scheduler, self.function, self.cells)
+        recorder = Recorder(self.scheduler, self.function, self.cells, self._numbers)
         with Interrupts() as interrupts, gc_paused(), uncompiled():
             results = self._call_outermost(recorder, examples, interrupts)
         if recorder.flushes.has_begun:

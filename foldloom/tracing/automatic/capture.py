@@ -178,6 +178,7 @@ class _Capture:
         self._recorder.signatures.change_mode()
         self._first = graph.mark()
         flushes.refuses = NotRepeatable("it needs the value of a tensor")
+        graph.numbers_vary = False  # those of a body are its constants
         try:
             self._tracker = Tracker(self._recorder, self._function, self._arguments)
             interpreter = Interpreter(self._tracker, self._natives)
@@ -191,6 +192,7 @@ class _Capture:
             raise
         finally:
             flushes.refuses = None
+            graph.numbers_vary = True
 
     # ---- The body.
 

@@ -147,11 +147,13 @@ class GraphBuilder:
         "lengths",
         "module_states",
         "number_of_value",
+        "numbers_vary",
         "op_of_node",
         "operands",
         "ops",
         "outputs",
         "results",
+        "shared_tensors",
         "value_count",
         "view_of_op",
     )
@@ -197,6 +199,10 @@ class GraphBuilder:
         """Those of earlier flushes."""
         self._first_value = 0
         """The first value since then."""
+        self.shared_tensors: dict[int, torch.Tensor] = {}
+        """Tensors that several examples use, which are weights to all calls, by identity."""
+        self.numbers_vary = True
+        """Whether `calls` may be asked for calls with any number, by its kind: see `recording.numbers`."""
         self.cells = cells
         """Cells of modules that the user named as cells, by the identity of the module."""
         self.module_states = module_states

@@ -76,6 +76,7 @@ class Inputs:
     def forget(self) -> None:
         """The next example gives its tensors anew, so that it can be split from those before."""
         self._value_of_tensor, self._constants, self._example_of_tensor = {}, {}, {}
+        self._graph.shared_tensors.clear()
         self._handles.clear()
 
     def rewind(self, values: int) -> None:
@@ -197,9 +198,15 @@ class Inputs:
             return True
         if tensor.requires_grad and tensor.is_leaf:
             return True
-        if tensor.ndim < 2:
+        if id(tensor) in self._graph.shared_tensors:
+            return True
+        if (
+            tensor.ndim < 2
+            or self._example_of_tensor.setdefault(id(tensor), self._graph.example) == self._graph.example
+        ):
             return False
-        return self._example_of_tensor.setdefault(id(tensor), self._graph.example) != self._graph.example
+        self._graph.shared_tensors[id(tensor)] = tensor
+        return True
 
     def share_buffers(self, module: torch.nn.Module) -> None:
         """The buffers of a module that is recorded are weights: a recording runs with those of the module that runs it."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -26,17 +29,25 @@ _CHANGING_BUFFERS = (SpectralNorm,)
 """Modules that compute a weight, and change what the next call computes it from."""
 
 
+@functools.cache
+def _names_of_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
 def _with_masks_computed(
-    recorder: ActiveRecorder, module: nn.Module, args: Any, kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """All arguments by name, masks that are values as tensors."""
-    by_name = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    return {
-        name: recorder.demand((recorder.own(value),), TENSOR)[0]
-        if "mask" in name and type(value) is LazyTensor
-        else value
-        for name, value in by_name.items()
-    }
+    recorder: ActiveRecorder, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with masks that are values as tensors."""
+
+    def computed(name: str, value: Any) -> Any:
+        is_mask = "mask" in name and type(value) is LazyTensor
+        return recorder.demand((recorder.own(value),), TENSOR)[0] if is_mask else value
+
+    names = _names_of_arguments(getattr(module.forward, "__func__", module.forward))[
+        isinstance(module.forward, MethodType) :
+    ]
+    by_position = tuple([computed(name, arg) for name, arg in zip(names, args, strict=False)])
+    return (*by_position, *args[len(names) :]), {name: computed(name, value) for name, value in kwargs.items()}
 
 
 def call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +66,7 @@ def call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if isinstance(module, ScriptModule) or module._backward_hooks or module._backward_pre_hooks:
             return recorder.call_with_values(module._call_impl, args, kwargs)
         if isinstance(module, _WITH_MASKS):
-            args, kwargs = (), _with_masks_computed(recorder, module, args, kwargs)
+            args, kwargs = _with_masks_computed(recorder, module, args, kwargs)
     if module._compiled_call_impl is not None and recorder is None:
         return module._compiled_call_impl(*args, **kwargs)
     # Straight to what nn.Module.__call__ calls: models recurse, and every frame counts towards the recursion limit.

@@ -27,6 +27,7 @@ from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.views import Borrowed, id_of_memory, is_strided, note_views
 from foldloom.tracing.recording.at_once import all_at_once
 from foldloom.tracing.recording.draws import drawn_where_called, draws_now, noise_between_layers
+from foldloom.tracing.recording.keys import PLAIN_TYPES
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
 from foldloom.tracing.rules.base import DRAWS, forms
 from foldloom.tracing.rules.modules import draws, draws_between_layers, is_hooked
@@ -203,18 +204,44 @@ def _with_tensors_lifted(recorder: ComposedRecorder, function: Any, leaves: list
     return result
 
 
+def with_given_taken(
+    recorder: ComposedRecorder, function: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Sequence[Any]:
+    """The arguments of a call with given tensors as values of the example, where that is all that has to be done about them."""
+    if changes_in_place(function) or function in LOOKUPS or kwargs.get("out") is not None or kwargs.get("inplace"):
+        return args
+    if changed_beside_the_first(function, args, kwargs):
+        return args
+    flat = [item for arg in args for item in (arg if type(arg) in (list, tuple) else (arg,))]
+    kinds = set(map(type, flat))
+    if LazyTensor not in kinds and torch.nn.Parameter not in kinds:
+        return args
+    if not kinds <= _TAKEN or any(type(item) is LazyTensor and type(item._recorder) is Derived for item in flat):
+        return args
+    if torch.Tensor in kinds and not all(is_strided(item) for item in flat if type(item) is torch.Tensor):
+        return args
+    taken = iter(_with_tensors_lifted(recorder, function, flat))
+    return [type(arg)([next(taken) for _ in arg]) if type(arg) in (list, tuple) else next(taken) for arg in args]
+
+
 def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
     """Whether a given tensor is best taken as ragged: beside ragged values of its length, or for a lookup."""
     if not tensor.ndim:
         return False
-    return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1)
+    return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1) or function in OF_SEQUENCES
 
+
+_TAKEN = PLAIN_TYPES | {LazyTensor, torch.Tensor, torch.nn.Parameter}
+"""Types of arguments that `with_given_taken` knows."""
 
 OF_SOMETHING = frozenset(forms("max min amax amin aminmax argmax argmin median nanmedian mode kthvalue topk logsumexp"))
 """Functions that raise where there is nothing."""
 
 LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
 """Functions that look up each element of a vector."""
+
+OF_SEQUENCES = frozenset((torch.nn.functional.multi_head_attention_forward,))
+"""Functions of sequences of any length."""
 
 # ---- Functions that need values.
 
@@ -282,8 +309,6 @@ def first_module_call(
     """A call of one of torch's modules. From then on it is known under the key, if its operands are taken as they are."""
     leaves: list[Any] = []
     nesting = flatten(args, leaves)
-    if len(leaves) == 2 and leaves[1] is None:  # an initial state of None is none
-        return first_module_call(recorder, module, args[:1])
     changes_weight = getattr(module, "max_norm", None) is not None and not recorder.guards.runs_later
     is_drawing = draws(module) and draws_now(recorder)
     if is_drawing and not draws_between_layers(module):

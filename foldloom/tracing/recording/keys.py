@@ -15,6 +15,7 @@ import torch
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 _Parameter = torch.nn.Parameter
+_Tensor = torch.Tensor
 _STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
 _NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
 
@@ -25,8 +26,8 @@ Key = tuple[tuple[Any, ...], list[int], int, bool]
 """The key, the values of the operands that are not ragged, the greatest depth of these, and whether others are ragged."""
 
 
-def key_of(recorder: object, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Key | None:
-    """None if there are other arguments than values of this recorder, parameters and plain settings. (One function for speed.)"""
+def key_of(recorder: Any, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Key | None:
+    """None if there are other arguments than values of this recorder, weights and plain settings. (One function for speed.)"""
     key: list[Any] = [function]
     operands: list[int] = []
     depth = 0
@@ -58,7 +59,7 @@ def key_of(recorder: object, function: Any, args: Sequence[Any], kwargs: dict[st
                     operands.append(item._value)
                     if item._depth > depth:
                         depth = item._depth
-            elif kind is _Parameter:
+            elif kind is _Parameter or (kind is _Tensor and recorder.inputs.is_shared(item)):
                 key += (kind, id(item))
             elif kind in _STATIC:
                 key += (kind, item)

@@ -47,12 +47,14 @@ from foldloom.tracing.recording.first_calls import (
     first_call,
     first_module_call,
     is_of_nothing,
+    with_given_taken,
     with_views_noted,
 )
 from foldloom.tracing.recording.gradient_hooks import values_of
 from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
 from foldloom.tracing.recording.leaves import array_of, let_go, own_tensor
+from foldloom.tracing.recording.numbers import Kinds, VaryingNumbers, default_dtype, kinds_of
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.rules.ragged import together
@@ -60,7 +62,23 @@ from foldloom.tracing.scope import scope
 from foldloom.tracing.values.lazy_tensor import TENSOR, Form, Given, LazyTensor, computed, new_handle
 from foldloom.tracing.weights import Derived, DerivedWeights
 
-_new = object.__new__
+_OF_DENSE = "of dense operands"
+"""Stands for what is known of a call with ragged values that has to be made with dense ones."""
+_TAKEN_APART = "taken apart"
+"""Stands for what is known of a call of a module that is not recorded as one operation."""
+
+
+def _with_dense(recorder: Recorder, args: Sequence[Any]) -> list[Any]:
+    """Arguments whose ragged values have become dense."""
+
+    def dense(item: Any) -> Any:
+        return recorder.dense(item) if type(item) is LazyTensor else item
+
+    return [type(arg)(map(dense, arg)) if type(arg) in (list, tuple) else dense(arg) for arg in args]
+
+
+def _numbers_among(args: Sequence[Any]) -> list[Any]:
+    return [arg for arg in args if type(arg) is not LazyTensor]
 
 
 class Recorder:
@@ -68,10 +86,16 @@ class Recorder:
 
     __slots__ = (
         "__weakref__", "automatic", "derived", "fibers", "flushes", "graph", "guards", "has_spoiled", "inputs", "is_over",
-        "names_cells", "outside", "signatures",
+        "names_cells", "numbers", "outside", "signatures",
     )  # fmt: skip
 
-    def __init__(self, scheduler: Scheduler | None = None, owner: object = None, cells: Sequence[Cell] = ()) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler | None = None,
+        owner: object = None,
+        cells: Sequence[Cell] = (),
+        numbers: VaryingNumbers | None = None,
+    ) -> None:
         self.guards = Guards()
         self.derived = DerivedWeights(self.guards)
         self.graph = GraphBuilder({id(cell.function): cell for cell in cells}, self.guards.module_states)
@@ -79,6 +103,7 @@ class Recorder:
         self.signatures = Signatures(self.graph, self.inputs, self.guards, self.derived)
         self.flushes = Flushes(self.graph, self.inputs, self.guards, self.derived, scheduler or ByAgenda(), owner)
         self.outside = Outside(self.graph, self.inputs, self.guards, self.derived, self.flushes)
+        self.numbers = numbers or VaryingNumbers()
         self.fibers: Fibers | None = None
         self.automatic = False
         """Whether calls of functions may be recorded as automatic cells."""
@@ -184,12 +209,24 @@ class Recorder:
             if result is not NotImplemented:
                 return result
         found = key_of(self, function, args, kwargs)
+        as_called = args
         if found is None:
-            return first_call(self, function, tuple(args), kwargs)[0]
+            args = with_given_taken(self, function, args, kwargs)
+            found = None if args is as_called else key_of(self, function, args, kwargs)
+        if found is None:
+            return first_call(self, function, tuple(as_called), kwargs)[0]
         key, operands, depth, is_ragged = found
         known = graph.calls.get(key)
         if known is None:
-            return self._call_unknown(key, function, tuple(args), kwargs, is_ragged)
+            if not kwargs and graph.numbers_vary:
+                kinds = kinds_of(function, args, default_dtype())
+                if kinds is not None and self.numbers.note(kinds, *_numbers_among(args)):
+                    return self._call_with_number(kinds, function, args)
+            return self._call_unknown(key, function, tuple(as_called), kwargs, is_ragged)
+        if args is not as_called and known is not _OF_DENSE and known.shares_with is not None:
+            return first_call(self, function, tuple(as_called), kwargs)[0]
+        if known is _OF_DENSE:
+            return self.call_function(function, _with_dense(self, args), kwargs)
         if is_ragged:
             return self._call_known(known, function, tuple(args), kwargs)
         if known.shares_with is None:
@@ -234,8 +271,22 @@ class Recorder:
             if result is not NotImplemented:
                 return result
         result, known = first_call(self, function, args, kwargs)
-        if known is not None and known.is_ragged is is_ragged and known.is_derivable:
-            self.graph.calls[key] = known
+        if known is not None and known.is_derivable:
+            if known.is_ragged is is_ragged:
+                self.graph.calls[key] = known
+            elif known.shares_with is None:
+                self.graph.calls[key] = _OF_DENSE
+        return result
+
+    def _call_with_number(self, kinds: Kinds, function: Any, args: Sequence[Any]) -> Any:
+        """A call whose number is an operand. Such calls are known by the kind of the number, from then on and to C too."""
+        operands = [arg if type(arg) is LazyTensor else self.number(arg) for arg in args]
+        result = self.call_function(function, operands, None)
+        if kinds not in self.graph.calls:
+            found = key_of(self, function, operands, {})
+            known = None if found is None else self.graph.calls.get(found[0])
+            if isinstance(known, KnownCall) and known.shares_with is None:
+                self.graph.calls[kinds] = known
         return result
 
     def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -265,6 +316,8 @@ class Recorder:
                 raise
         if kwargs or type(module) not in MODULES or module._forward_hooks or module._forward_pre_hooks:
             return NotImplemented
+        if len(args) == 2 and args[1] is None and isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
+            args = args[:1]  # an initial state of None is none
         if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
             self.signatures.change_mode()
         state = graph.module_states.get(module)
@@ -280,6 +333,8 @@ class Recorder:
                 if type(item) is LazyTensor:
                     handle = item if item._recorder is self else self.own(item, ragged=None)
                 elif isinstance(item, torch.Tensor):
+                    if graph.calls.get((module, torch.Tensor)) is _TAKEN_APART:
+                        return NotImplemented
                     handle = self.lift(item)
                 else:
                     return first_module_call(self, module, args)
@@ -291,8 +346,15 @@ class Recorder:
                     depth = handle._depth
         frozen = tuple(key)
         known = graph.calls.get(frozen)
+        if known is _TAKEN_APART:
+            return NotImplemented
         if known is None:
-            return first_module_call(self, module, args, frozen)
+            result = first_module_call(self, module, args, frozen)
+            if result is NotImplemented:
+                graph.calls[frozen] = _TAKEN_APART
+                if any(type(arg) is torch.Tensor for arg in args):
+                    graph.calls[module, torch.Tensor] = _TAKEN_APART
+            return result
         return self.add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
 
     # ---- Nodes, and handles for their results.
@@ -391,12 +453,16 @@ class Recorder:
             return handle
         if not handle._value:
             return self.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
-        self.signatures.change_mode()  # the last call may have been made in another mode
-        rows = [new_handle(self, value, handle._type.row, handle._depth) for value in handle._value]
-        nesting = flatten(((rows,), {}), [])
-        known = self.signatures.of_function(torch.stack, nesting, list(rows), rows)
-        assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
-        return self.add_node_of(known, rows)  # type: ignore[no-any-return]
+        if is_grad_enabled() is not self.graph.grad or is_any_autocast_enabled() or self.graph.autocast:
+            self.signatures.change_mode()  # the last call may have been made in another mode
+        key = (torch.stack, handle._type, len(handle._value))
+        known = self.graph.calls.get(key)
+        if known is None:
+            rows = [new_handle(self, value, handle._type.row, handle._depth) for value in handle._value]
+            known = self.signatures.of_function(torch.stack, flatten(((rows,), {}), []), list(rows), rows)
+            assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
+            self.graph.calls[key] = known
+        return self._add_node(known, list(handle._value), handle._depth + 1)  # type: ignore[no-any-return]
 
     def keep_together(self, handle: LazyTensor) -> None:
         """Rows are taken of a stack. Backward from one of them reaches all, if only with zeros, as it does through `torch.stack`: so the
@@ -510,6 +576,6 @@ class Recorder:
 fast_path.bind(
     recorder=Recorder, graph=GraphBuilder, known=KnownCall, column=InputColumn, views=Views, type=Type,
     is_grad_enabled=is_grad_enabled, is_autocast_enabled=is_any_autocast_enabled, scope=scope,
-    handlers=HANDLERS, module_types=MODULES, parameter=torch.nn.Parameter, plain_types=PLAIN_TYPES, may_copy=MAY_COPY,
+    handlers=HANDLERS, module_types=MODULES, parameter=torch.nn.Parameter, tensor=torch.Tensor, plain_types=PLAIN_TYPES, may_copy=MAY_COPY,
     rebuilt=unflatten, make_tensor=torch.tensor, stack=torch.stack, type_of_stack=TYPE_OF_STACK, may_be_caught=may_be_caught,
 )  # fmt: skip

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from foldloom.graph import Type
 from foldloom.graph.ragged import Ragged
 from foldloom.tracing.functions.shape_inference import Returned
 from foldloom.tracing.rules import lstm
+from foldloom.tracing.rules.attention import over_padded
 from foldloom.tracing.rules.probe import returned_for_ragged
 
 BatchedModule = Callable[..., Any]
@@ -217,14 +219,56 @@ def _reordered(initial: Any, order: torch.Tensor) -> Any:
 
 def _sequential(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
     """One operation, if all its parts go number by number or along the last dimension."""
-    if (
-        len(types) != 1
-        or not len(module)
-        or not all(type(part) in _CHAINABLE and not is_hooked(part) for part in module)
-        or _may_touch_its_argument(module)
-    ):
+    if len(types) != 1 or not len(module) or any(is_hooked(part) for part in module) or _may_touch_its_argument(module):
         return None
-    return _on_last_dimension(module, types, is_ragged)
+    first, *others = module
+    if not all(type(part) in _CHAINABLE for part in others):
+        return None
+    if type(first) is nn.Embedding and first.max_norm is None:
+        return _embedding(first, types, is_ragged) and (_rows(module) if is_ragged else module)
+    return _on_last_dimension(module, types, is_ragged) if type(first) in _CHAINABLE else None
+
+
+def _encoder_layer(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
+    """A layer of a transformer, over sequences of any lengths."""
+    parts = [part for part in module.modules() if part is not module]
+    if not is_ragged or len(types) != 1 or len(types[0].shape) != 2:
+        return None
+    if any(type(part) not in _OF_ENCODER_LAYERS or is_hooked(part) for part in parts):
+        return None
+    draws = any(type(part) is nn.Dropout and part.training and part.p > 0 for part in parts)
+    is_known = isinstance(module.activation, nn.Module) or module.activation in (functional.relu, functional.gelu)
+    if draws or not is_known or (module.self_attn.dropout and module.self_attn.training):
+        return None
+    return lambda sequences: _run_encoder_layer(module, sequences)
+
+
+def _run_encoder_layer(module: Any, sequences: Ragged) -> Ragged:
+    own = module.self_attn
+
+    def attend(ignored: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        found, _ = functional.multi_head_attention_forward(
+            x, x, x, own.embed_dim, own.num_heads, own.in_proj_weight, own.in_proj_bias, own.bias_k, own.bias_v,
+            own.add_zero_attn, 0.0, own.out_proj.weight, own.out_proj.bias, training=False, key_padding_mask=ignored,
+            need_weights=False,
+        )  # fmt: skip
+        return found
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        return over_padded([Ragged(x, sequences.lengths)], attend).values
+
+    def fed_forward(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = module.linear2(module.activation(module.linear1(x)))
+        return found
+
+    x = sequences.values
+    if module.norm_first:
+        x = x + attended(module.norm1(x))
+        x = x + fed_forward(module.norm2(x))
+    else:
+        x = module.norm1(x + attended(x))
+        x = module.norm2(x + fed_forward(x))
+    return Ragged(x, sequences.lengths)
 
 
 _ELEMENTWISE = (
@@ -233,6 +277,10 @@ _ELEMENTWISE = (
     nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold,
 )  # fmt: skip
 _CHAINABLE = frozenset((*_ELEMENTWISE, nn.Linear))
+
+_OF_ENCODER_LAYERS = frozenset(
+    (*_CHAINABLE, nn.MultiheadAttention, nn.LayerNorm, type(nn.MultiheadAttention(1, 1).out_proj))
+)
 
 MODULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None]] = {
     **dict.fromkeys(_ELEMENTWISE, _on_any_dimensions),
@@ -246,4 +294,5 @@ MODULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None
     nn.LSTM: _recurrent,
     nn.GRU: _recurrent,
     nn.RNN: _recurrent,
+    nn.TransformerEncoderLayer: _encoder_layer,
 }

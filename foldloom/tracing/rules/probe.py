@@ -10,7 +10,7 @@ import torch
 from foldloom.execution.kernels import dtype_of, type_of
 from foldloom.graph import ANY, Type
 from foldloom.graph.ragged import Ragged
-from foldloom.pytrees import flatten
+from foldloom.pytrees import flatten, with_constants
 from foldloom.tracing.functions.derivatives import missing_derivative
 from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.functions.shape_inference import Returned
@@ -23,6 +23,9 @@ def returned_for_ragged(form: Callable[..., Any], types: tuple[Type, ...]) -> Re
     blocks = [_block(type) for type in types]
     leaves: list[Any] = []
     nesting = flatten(form(*blocks), leaves)
+    if not all(isinstance(leaf, (torch.Tensor, Ragged)) for leaf in leaves):
+        nesting = with_constants(nesting, iter(leaves), lambda leaf: not isinstance(leaf, (torch.Tensor, Ragged)))
+        leaves = [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, Ragged))]
     outputs, operands = ([v.values if isinstance(v, Ragged) else v for v in side] for side in (leaves, blocks))
     return Returned(
         nesting,

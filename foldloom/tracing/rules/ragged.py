@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 
+from foldloom.graph import Type
 from foldloom.graph.ragged import Ragged
 from foldloom.tracing.functions.calls import Call, Operand
 from foldloom.tracing.rules import elementwise, losses
@@ -257,17 +259,33 @@ def logsumexp_rows(call: Call) -> Batched | None:
     return run
 
 
+_IGNORED = -100
+"""The class that losses leave out."""
+
+
+def _loss_among_rows(scores: Ragged, classes: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy of one class of each member, which has as many as it has rows."""
+    is_ignored = classes == _IGNORED
+    outside = ~is_ignored & ((classes < 0) | (classes >= scores.lengths))
+    if bool(outside.any()):
+        raise IndexError(f"Target {int(classes[outside][0])} is out of bounds.")
+    starts = scores.lengths.cumsum(0) - scores.lengths
+    found = _segment_log_softmax(scores).values.index_select(0, starts + classes.masked_fill(is_ignored, 0))
+    return (-found).masked_fill(is_ignored, torch.nan)  # the mean of none
+
+
 @register(RAGGED, forms("cross_entropy nll_loss"))
 def class_loss_rows(call: Call) -> Batched | None:
     input, target = argument(call, 0, "input"), argument(call, 1, "target")
-    plain = len(call.args) <= 2 and not set(call.kwargs) - {
-        "reduction",
-        "ignore_index",
-        "label_smoothing",
-        "target",
-        "input",
-    }
-    if not plain or not (isinstance(input, Operand) and isinstance(target, Operand)) or input.ndim != 2:
+    settings = {name: setting for name, setting in call.kwargs.items() if setting is not None}
+    known = {"reduction", "ignore_index", "label_smoothing", "target", "input"}
+    if len(call.args) > 2 or set(settings) - known or not (isinstance(input, Operand) and isinstance(target, Operand)):
+        return None
+    if input.type.ragged and input.ndim == 1 and target.type == Type((), "int64"):
+        usual = {"reduction": "mean", "ignore_index": _IGNORED, "label_smoothing": 0.0}
+        is_usual = len(call.args) == 2 and {**usual, **settings} == usual
+        return _loss_among_rows if is_usual and call.function is functional.cross_entropy else None
+    if input.ndim != 2:
         return None
     if not (input.type.ragged and target.type.ragged) or target.ndim != 1 or target.type.dtype != "int64":
         return None

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 
 import foldloom as fl
 from tests.law import assert_same
-from tests.law.on_the_fly import check_on_the_fly
+from tests.law.on_the_fly import check_on_the_fly, steps_of
 from tests.tracing.plain import sequences, vectors
 
 pytestmark = pytest.mark.usefixtures("in_float64", "nothing_hangs")
@@ -161,3 +161,40 @@ def test_batch_norm_of_arguments(training: bool) -> None:
     module = nn.BatchNorm1d(3).train(training)
     inputs = sequences(2, 4, 3)
     check_on_the_fly(lambda x: module(x), inputs, sources=[*module.parameters(), *inputs], records=False)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_of_a_transformer_over_any_lengths(norm_first: bool, activation: str, training: bool) -> None:
+    layers = [
+        nn.TransformerEncoderLayer(4, 2, 8, 0.0, activation, batch_first=True, norm_first=norm_first).train(training)
+        for _ in range(2)
+    ]
+
+    def encoded(words: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            words = layer(words)
+        return words.mean(0)
+
+    given = sequences(1, 2, 3, 7, 16, width=4)
+    check_on_the_fly(encoded, given, sources=[*given, *[weight for layer in layers for weight in layer.parameters()]])
+    assert steps_of(encoded, given) == 3
+
+
+def test_attention_over_any_lengths() -> None:
+    attention = nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True)
+
+    def attended(words: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = attention(words, words * 2, words.tanh(), need_weights=False)[0]
+        return found
+
+    given = sequences(1, 2, 9, 3, width=4)
+    check_on_the_fly(attended, given, sources=[*given, *attention.parameters()])
+    check_on_the_fly(lambda words: attention(words, words, words), given, sources=given)
+
+
+def test_an_embedding_with_layers_after_it_is_one_operation() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2), nn.ReLU())
+    check_on_the_fly(lambda word: model(torch.tensor(word)), [0, 3, 4], sources=[*model.parameters()])
+    assert steps_of(lambda word: model(torch.tensor(word)), [0, 3, 4]) == 1

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+import foldloom as fl
+from foldloom.errors import CellError
 from tests.law.on_the_fly import check_on_the_fly, steps_of
 from tests.tracing.plain import MATRIX, sequences
 
@@ -71,3 +73,16 @@ def test_steps_of_summed_losses_do_not_grow_with_the_number_of_lengths() -> None
         return torch.stack([(row * row).sum() for row in rows]).sum()
 
     assert 0 < steps_of(function, sequences(1, 2)) == steps_of(function, sequences(1, 2, 3, 4, 5, 6, 7, 8))
+
+
+def test_the_loss_of_one_class_among_the_rows() -> None:
+    scores = [rows.detach()[:, 0].requires_grad_() for rows in sequences(2, 5, 3, 1)]
+
+    def loss(rows: torch.Tensor, target: int) -> torch.Tensor:
+        return functional.cross_entropy(torch.stack([row * 2 for row in rows]), torch.tensor(target))
+
+    check_on_the_fly(loss, scores, [1, 4, 0, 0], sources=scores)
+    assert steps_of(loss, scores, [1, 4, 0, 0]) == 2
+    assert [result.isnan().item() for result in fl.batch(loss)(scores, [1, -100, 0, 0])] == [False, True, False, False]
+    with pytest.raises((IndexError, CellError), match="out of bounds"):
+        fl.batch(loss)(scores, [1, 5, 0, 0])
