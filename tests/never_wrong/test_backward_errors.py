@@ -273,3 +273,76 @@ def test_weights_that_no_gradient_reaches_call_no_hooks() -> None:
     assert not seen
     torch.stack([result[1] for result in results]).sum().backward()
     assert len(seen) == 1
+
+
+def a_view_changed_twice(x: torch.Tensor) -> Any:
+    base = x * 2
+    torch.relu_(base[1:])
+    torch.relu_(base[1:])
+    return base
+
+
+def another_part_changed(x: torch.Tensor) -> Any:
+    base = x * 2
+    base[0].exp_()
+    base[1].exp_()
+    return base
+
+
+def a_view_changed_once(x: torch.Tensor) -> Any:
+    base = x * 2
+    base[0].exp_()
+    return base * 3
+
+
+def a_view_changed_twice_of_which_nothing_is_saved(x: torch.Tensor) -> Any:
+    base = x * 2
+    base[0].mul_(3)
+    base[0].mul_(3)
+    return base
+
+
+@pytest.mark.parametrize(
+    "function",
+    [a_view_changed_twice, another_part_changed, a_view_changed_once, a_view_changed_twice_of_which_nothing_is_saved],
+)
+def test_what_was_written_through_a_view(function: Callable[..., Any]) -> None:
+    errors = []
+    for run in (fl.one_by_one, fl.batch):
+        xs = vectors(3)
+        errors.append(_backward_error(run(function)(xs)))
+    assert errors[0] == errors[1]
+
+
+def test_tensors_of_the_users_that_are_changed_after_they_were_saved() -> None:
+    weight = torch.nn.Parameter(torch.ones(3).double())
+
+    def saved(x: torch.Tensor) -> Any:
+        y = x * weight
+        x += 1
+        return y
+
+    def not_saved(x: torch.Tensor) -> Any:
+        y = x + weight
+        x += 1
+        return y, x * weight
+
+    def rows_saved(x: torch.Tensor) -> Any:
+        y = [row * weight for row in x]
+        x += 1
+        return torch.stack(y)
+
+    for function, shape in ((saved, (3,)), (not_saved, (3,)), (rows_saved, (2, 3))):
+        errors = [
+            _backward_error(run(function)([torch.ones(shape).double() for _ in range(3)]))
+            for run in (fl.one_by_one, fl.batch)
+        ]
+        assert errors[0] == errors[1], function
+
+
+def _backward_error(results: Any) -> bool:
+    try:
+        loss_of(results).backward()
+    except RuntimeError as error:
+        return "modified by an inplace operation" in str(error)
+    return False

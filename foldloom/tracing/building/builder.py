@@ -116,8 +116,12 @@ class Change(NamedTuple):
     time: int
     """How many values had been recorded."""
     example: int
+    """Whose value it is; `ANY_EXAMPLE` for a tensor of the user's, which others may have been given, too."""
     made: int
     """The value that the change made of it."""
+
+
+ANY_EXAMPLE = -1
 
 
 class GraphBuilder:
@@ -156,6 +160,7 @@ class GraphBuilder:
         "shared_tensors",
         "value_count",
         "view_of_op",
+        "written",
     )
 
     def __init__(self, cells: dict[int, Any], module_states: dict[torch.nn.Module, Any]) -> None:
@@ -193,6 +198,8 @@ class GraphBuilder:
         self.changes: list[Change] = []
         self.view_of_op: dict[int, int] = {}
         """For each op that returns views, the operand that they are views of."""
+        self.written: dict[int, int] = {}
+        """By the value of a base: what a change of a view of it computed, which is in the same memory until the next change."""
         self.copies: set[int] = set()
         """Values that are copies, though their op usually returns a view."""
         self._taken: list[Nodes] = []
@@ -327,6 +334,13 @@ class GraphBuilder:
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         """What these values stand for is changed in place."""
         self.changes.append(Change(values, is_ragged, self.value_count, self.example, made))
+        written = self.written.pop(values[0], None)
+        if written is not None:
+            self.changes.append(Change((written,), False, self.value_count, self.example, made))
+
+    def note_change_of_given(self, values: tuple[int, ...], is_ragged: bool) -> None:
+        """A tensor of the user's that was given as these values is changed in place."""
+        self.changes.append(Change(values, is_ragged, self.value_count, ANY_EXAMPLE, -1))
 
     def all_nodes(self) -> list[Nodes]:
         """Everything that has been recorded, flush by flush."""

@@ -10,7 +10,7 @@ import functools
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.cells.core import Cell, unbatchable
-from foldloom.tracing.mutation.guards import Guards
+from foldloom.tracing.mutation.guards import Guards, memory_of
 from foldloom.tracing.mutation.views import ArrayCopy
 from foldloom.tracing.scope import recording_paused, unwatched
 from foldloom.tracing.values.lazy_tensor import LazyTensor, mark_of
@@ -48,6 +48,8 @@ class Inputs:
         """By a tensor's identity, its version, whether its rows are values and whether it requires grad: its value, and the example that gave
         it first."""
         self._tensor_of_value: dict[int, torch.Tensor] = {}
+        self._values_in: dict[int | None, list[tuple[tuple[int, ...], bool]]] | None = None
+        """By memory, the values that were given from it and whether they are rows; from the first change of a tensor of the user's on."""
         self._rows: list[tuple[range, torch.Tensor]] = []
         """Tensors whose rows are values, each with these, in order."""
         self._first_rows: list[int] = []
@@ -86,6 +88,7 @@ class Inputs:
         }
         self._tensor_of_value = {number: t for number, t in self._tensor_of_value.items() if number < values}
         self._users_own = {number for number in self._users_own if number < values}
+        self._values_in = None
         while self._first_rows and self._first_rows[-1] >= values:
             self._rows.pop()
             self._first_rows.pop()
@@ -131,10 +134,14 @@ class Inputs:
             rows = self._graph.add_ragged_input(column, tensor)
             self._rows.append((rows, tensor))
             self._first_rows.append(rows.start)
+            if self._values_in is not None:
+                self._note_memory(tensor, (tuple(rows), True))
             added = rows, type
         else:
             number = self._graph.add_input(column, tensor)
             self._tensor_of_value[number] = tensor
+            if self._values_in is not None:
+                self._note_memory(tensor, ((number,), False))
             added = number, type
         self._value_of_tensor[key] = added, self._graph.example
         return added
@@ -271,6 +278,22 @@ class Inputs:
     def users_own(self, value: int) -> torch.Tensor | None:
         """The user's tensor that a value stands for, if it does."""
         return self._tensor_of_value.get(value) if value in self._users_own else None
+
+    def values_in(self, memory: Set[int | None]) -> Iterator[tuple[tuple[int, ...], bool]]:
+        """The values of tensors that lie in this memory, and whether they are rows."""
+        if self._values_in is None:
+            self._values_in = {}
+            for value, tensor in self._tensor_of_value.items():
+                self._note_memory(tensor, ((value,), False))
+            for rows, tensor in self._rows:
+                self._note_memory(tensor, (tuple(rows), True))
+        for place in memory:
+            yield from self._values_in.get(place, ())
+
+    def _note_memory(self, tensor: torch.Tensor, values: tuple[tuple[int, ...], bool]) -> None:
+        assert self._values_in is not None
+        if values[0]:
+            self._values_in.setdefault(memory_of(tensor), []).append(values)
 
     # ---- Devices.
 

@@ -86,6 +86,9 @@ class Outside:
         if self._guards.refresh(memory):
             self._derived.forget()
             self._flushes.forget_kernels()
+        if recorder.has_gradients:
+            for values, is_ragged in self._inputs.values_in(memory):
+                self._graph.note_change_of_given(values, is_ragged)
         for handle, tensor in self._inputs.handles_given():
             if memory_of(tensor) in memory and recorder.tensor_given_as(handle) is tensor:
                 read_anew(recorder, handle, tensor)

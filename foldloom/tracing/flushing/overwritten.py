@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foldloom.graph import Graph, Ints, Op, starts_of
-from foldloom.tracing.building.builder import Change, GraphBuilder, Nodes
+from foldloom.tracing.building.builder import ANY_EXAMPLE, Change, GraphBuilder, Nodes
 from foldloom.tracing.functions.saved import SavedBy
 
 _NONE = np.empty(0, np.int64)
@@ -122,7 +122,7 @@ class Overwritten:
         return [
             change
             for change in self._changes[read[0]]
-            if first < change.time and example == change.example and _is_part(read, change)
+            if first < change.time and change.example in (example, ANY_EXAMPLE) and _is_part(read, change)
         ]
 
     def _candidates(self, part: _Columns) -> list[int]:

@@ -25,7 +25,7 @@ from foldloom.tracing.mutation.functional import (
 from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.spoiled import Kept
 from foldloom.tracing.mutation.trial import check_change, try_change
-from foldloom.tracing.mutation.views import Views, note_change, note_views
+from foldloom.tracing.mutation.views import Views, note_change, note_views, note_written
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, new_handle
 
@@ -126,6 +126,7 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor, ma
     kept = Kept(recorder, target)
     _replace(recorder, target, result)
     kept.spoil()
+    note_written(recorder, target, result if made is None else made)
 
 
 def _replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:

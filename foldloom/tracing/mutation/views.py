@@ -182,6 +182,16 @@ def note_change(recorder: Any, target: LazyTensor, result: LazyTensor) -> None:
     recorder.note_change(values, root._type.ragged, made)
 
 
+def note_written(recorder: Any, target: LazyTensor, made: LazyTensor) -> None:
+    """A view was changed in place: what was computed for that is in the memory of its base now, and changes with it."""
+    root = root_of(target, through_data=False)
+    is_ours = (
+        root._recorder is recorder and made._recorder is recorder and not root._type.ragged and not made._type.ragged
+    )
+    if root is not target and is_ours and recorder.has_gradients:
+        recorder.graph.written[root._value] = made._value
+
+
 def _has_rows(handle: LazyTensor) -> bool:
     return not handle._type.ragged or len(handle._value) > 0
 
