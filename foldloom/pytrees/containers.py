@@ -286,6 +286,31 @@ def _is_of_python(cls: type) -> bool:
     return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
 
 
+class _Function(Kind):
+    """A function of Python's, which may hold values in its closure and in its defaults. It is a leaf, but in a result it is looked into."""
+
+    is_object = True
+    can_make = False
+
+    def entries(self, value: Any) -> Entries:
+        cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]
+        defaults = list(enumerate(value.__defaults__ or ()))
+        return [*[(cell, cell.cell_contents) for cell in cells], *defaults, *(value.__kwdefaults__ or {}).items()]
+
+    def make(self, cls: type, extra: Hashable, entries: Entries) -> Any:
+        raise TypeError("a function is not copied")
+
+    def replace(self, value: Any, key: Any, old: Any, new: Any) -> None:
+        if isinstance(key, int):
+            value.__defaults__ = (*value.__defaults__[:key], new, *value.__defaults__[key + 1 :])
+        elif isinstance(key, str):
+            value.__kwdefaults__[key] = new
+        elif key.cell_contents is old:
+            key.cell_contents = new
+
+
+FUNCTION = _Function()
+
 # The most special first.
 _CONTAINERS: tuple[tuple[type, Kind], ...] = (
     (tuple, _Tuple()),

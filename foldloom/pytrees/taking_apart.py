@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import is_
+from types import FunctionType
 from typing import Any
 
 from foldloom.errors import RecordingError
-from foldloom.pytrees.containers import Kind, is_record, kind_of
+from foldloom.pytrees.containers import FUNCTION, Kind, is_record, kind_of
 from foldloom.pytrees.templates import (
     ONE_OUTPUT,
     Node,
@@ -181,7 +182,7 @@ class _Patching:
         if issubclass(cls, self._leaf):
             self.outputs.append(value)
             return Output(len(self.outputs) - 1)
-        kind = kind_of(cls)
+        kind = FUNCTION if cls is FunctionType else kind_of(cls)
         if kind is None:
             return value
         if id(value) in self._seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -62,11 +62,23 @@ class _Scope(threading.local):
     """Where cells and functions are recorded; None while nothing is being recorded."""
     line: tuple[CodeType, int] | None = None
     """The line of a function that is being captured, which has no frame."""
+    undo: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
+    """While somebody only looks at what a program does: tensors that it has changed, each with its memory and the numbers before."""
     running: tuple[torch.nn.Module, ...] = ()
     """The cells whose functions are being called, outermost first."""
 
 
 scope = _Scope()
+
+
+def note_for_undo(tensors: Iterable[torch.Tensor]) -> None:
+    """Tensors of the user's are about to be changed in place."""
+    if scope.undo is None:
+        return
+    with DisableTorchFunction(), torch.no_grad():
+        for tensor in tensors:
+            if id(tensor) not in scope.undo and tensor.layout is torch.strided and not tensor.is_inference():
+                scope.undo[id(tensor)] = (tensor, tensor.data, tensor.clone())
 
 
 class recording_into:  # noqa: N801 (used like a function)

@@ -173,8 +173,8 @@ def test_interrupts_leave_torch_as_it_was() -> None:
         fl.batch(function)(inputs)
         for number in range(300):
             timer = threading.Timer(0.0005 + 0.00001 * number, signal.pthread_kill, (main, signal.SIGINT))
-            timer.start()
             try:
+                timer.start()
                 while timer.is_alive():
                     fl.batch(function)(inputs)
                 time.sleep(0.01)

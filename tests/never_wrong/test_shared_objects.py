@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+import foldloom as fl
 from tests.never_wrong.checking import Program, check_program, exit_code_of_a_child, linear, vectors
 
 COUNTER = 0
@@ -263,7 +264,6 @@ SHARED: dict[str, Callable[[], Program]] = {
         iterator,
         tensor_changed_in_place,
         tensor_row_set,
-        python_random,
     )
 }
 
@@ -274,6 +274,22 @@ SHARED: dict[str, Callable[[], Program]] = {
 )
 def test_shared_objects_are_as_in_a_loop_or_refused(name: str) -> None:
     check_program(SHARED[name], or_refused=True)
+
+
+def test_random_of_python_is_shared() -> None:
+    """The guide says what holds: before examples wait, they draw as in a loop, and later in another order. Nobody draws what another drew."""
+    program = python_random()
+    expected = [program.function(*args) for args in zip(*program.columns, strict=True)]
+    runs = []
+    for _ in range(2):
+        random.seed(3)
+        runs.append(fl.batch(program.function)(*program.columns))
+    assert runs[0] == runs[1]
+    drawn, should_be = (
+        [number for first, second, _ in found for number in (first, second)] for found in (runs[0], expected)
+    )
+    assert sorted(drawn) == sorted(should_be)
+    assert drawn[0] == should_be[0]
 
 
 def redirected() -> Program:

@@ -48,8 +48,12 @@ def _delete_attribute(module: nn.Module, name: str) -> None:
             journal.see(fiber, module, name)  # else it would not be there
             slot = journal.before_write(fiber, module, name)
     _plain_delete(module, name)
-    if slot is not None and journal is not None:
-        journal.note_write(fiber, slot)
+    if journal is not None:
+        if slot is not None:
+            journal.note_write(fiber, slot)
+        known = journal.slots.get((id(module), name))
+        if known in fiber.view:
+            fiber.view[known] = None  # it has none any more, whatever it had when it paused
 
 
 def get_attribute(module: nn.Module, name: str) -> Any:

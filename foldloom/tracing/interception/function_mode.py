@@ -17,7 +17,7 @@ from foldloom.tracing import fast_path
 from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.mutation.outside import change_outside
 from foldloom.tracing.rules import has_rule
-from foldloom.tracing.scope import ActiveRecorder, recording_paused, scope
+from foldloom.tracing.scope import ActiveRecorder, note_for_undo, recording_paused, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 _NUMBERS = (int, float, bool)
@@ -57,6 +57,7 @@ class RecordingMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if recorder.guards.runs_later:
             recorder.guards.note_change(changed)
+            note_for_undo(changed)
             return func(*args, **(kwargs or {}))
         return change_outside(recorder, func, args, kwargs or {}, changed)
 

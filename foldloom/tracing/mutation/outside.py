@@ -15,7 +15,7 @@ from foldloom.errors import RecordingError
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.mutation.views import Borrowed, RowOfWeight, Unbound, Views, root_of
-from foldloom.tracing.scope import ActiveRecorder, recording_paused
+from foldloom.tracing.scope import ActiveRecorder, note_for_undo, recording_paused
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor
 
 
@@ -56,6 +56,7 @@ def change_outside(
     tensors = tensors_of(recorder, leaves)
     recorder.outside.run_readers(memory)
     given_args, given_kwargs = unflatten(nesting, iter(tensors))
+    note_for_undo(memory)
     try:
         with recording_paused():
             return function(*given_args, **given_kwargs)

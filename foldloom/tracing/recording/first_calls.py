@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from foldloom.errors import CellError
+from foldloom.errors import CellError, RecordingError
 from foldloom.execution.kernels import type_of
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.building.builder import GraphBuilder
@@ -74,12 +74,14 @@ def first_call(
     others = changed_beside_the_first(function, args, kwargs)
     if others and not recorder.guards.runs_later:
         return _lifted_all(recorder, change_outside(recorder, function, args, kwargs, others)), None
+    if others and function not in LOOKUPS:
+        raise RecordingError(
+            f"`{function.__name__}` updates running statistics, one example after the other, and a recording that is kept runs in another "
+            "order. Record the module after `eval()`, or run it with fl.batch, which keeps the order of the examples\n"
+            f"  {recorder.where()}"
+        )
     leaves: list[Any] = []
     nesting = flatten((args, kwargs), leaves)
-    if others and function not in LOOKUPS:
-        # A given tensor may be one of those that are changed.
-        leaves = [leaf._value if type(leaf) is LazyTensor and recorder.is_given(leaf) else leaf for leaf in leaves]
-        return _with_values(recorder, function, nesting, leaves), None
     given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
     if not any(type(leaf) is LazyTensor for leaf in leaves):
         made = recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op)
