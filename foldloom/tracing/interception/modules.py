@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.jit import ScriptModule
 
-from foldloom.torch_private import SpectralNorm
+from foldloom.torch_private import SpectralNorm, global_module_hooks
 from foldloom.tracing.fibers.module_hooks import watch_attributes
 from foldloom.tracing.interception.transforms import original_of
 from foldloom.tracing.rules.modules import MODULES
@@ -54,7 +54,7 @@ def call_or_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`nn.Module.__call__`, where calls may be recorded. `_automatic.c` stands in front of it."""
     recorder = scope.recorder
     if recorder is not None:
-        if type(module) in MODULES or recorder.names_cells:
+        if (type(module) in MODULES or recorder.names_cells) and not any(global_module_hooks):
             result = recorder.call_module(module, args, kwargs)
             if result is not NotImplemented:
                 return result

@@ -94,6 +94,8 @@ class Guards:
         """Whether the recording is kept. It runs with the weights and the modules of that time, which are not guarded."""
         self.module_states: dict[nn.Module, State] = {}
         """Torch's modules, each in the state in which it was first called."""
+        self._twins: dict[tuple[Any, ...], nn.Module] = {}
+        """The first module that was called, by its type and weights."""
         self._cells: dict[nn.Module, State] = {}
         self._functions: dict[int, tuple[Any, str, dict[str, Any]]] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int]] = {}
@@ -105,6 +107,7 @@ class Guards:
     def clear(self) -> None:
         """Nothing more will run."""
         self.module_states.clear()
+        self._twins.clear()
         self._cells.clear()
         self._functions.clear()
         self._tensors.clear()
@@ -151,6 +154,19 @@ class Guards:
             return False
         state = self.module_states.setdefault(module, state_of(module))
         return holds(state)
+
+    def twin_of(self, module: nn.Module) -> nn.Module:
+        """A module that was called before, of the same weights and settings, of which this one is a copy; else the module itself."""
+        weights = [id(weight) for part in module.modules() for weight in part._parameters.values()]
+        twin = self._twins.setdefault((type(module), *weights), module) if weights else module
+        if twin is module:
+            return module
+        mine, others = list(module.modules()), list(twin.modules())
+        are_alike = len(mine) == len(others) and all(
+            type(one) is type(other) and settings_of(vars(one)) == settings_of(vars(other))
+            for one, other in zip(mine, others, strict=True)
+        )
+        return twin if are_alike else module
 
     def guard_cell(self, module: nn.Module) -> None:
         """Guard the module of a cell."""

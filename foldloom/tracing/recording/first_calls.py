@@ -317,6 +317,9 @@ def first_module_call(
         return NotImplemented
     if is_hooked(module) or changes_weight or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return NotImplemented
+    twin = recorder.guards.twin_of(module)
+    if twin is not module and not is_hooked(twin):
+        return first_module_call(recorder, twin, args)
     cell = cell_of_module(module)
     handles = [
         recorder.own(leaf, ragged=None, cell=cell) if type(leaf) is LazyTensor else recorder.lift(leaf)

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from foldloom.graph import Type
 from foldloom.graph.ragged import Ragged
+from foldloom.torch_private import global_module_hooks
 from foldloom.tracing.functions.shape_inference import Returned
 from foldloom.tracing.rules import lstm
 from foldloom.tracing.rules.attention import over_padded
@@ -46,7 +47,7 @@ def flat_results(result: Any) -> Sequence[Any]:
 
 def is_hooked(module: nn.Module) -> bool:
     """Hooks want to see one example at a time."""
-    return bool(
+    return any(global_module_hooks) or bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
