@@ -43,6 +43,10 @@ static void give_back(Taken *taken)
 /* So many zeros. */
 static int64_t *take(Taken *taken, Py_ssize_t size)
 {
+    if (size < 0 || taken->block_count == MOST_TAKEN) {
+        PyErr_Format(PyExc_IndexError, "a column of %zd numbers", size);
+        return NULL;
+    }
     void *block = PyMem_Calloc(size > 0 ? size : 1, sizeof(int64_t));
     if (block == NULL)
         PyErr_NoMemory();
@@ -59,6 +63,10 @@ static int take_view(Taken *taken, PyObject *array, int flags, Column *column)
     taken->view_count++;
     if (view->itemsize != sizeof(int64_t)) {
         PyErr_SetString(PyExc_TypeError, "a column has eight bytes for each number");
+        return -1;
+    }
+    if ((uintptr_t)view->buf % sizeof(int64_t)) {
+        PyErr_SetString(PyExc_TypeError, "a column begins at a multiple of eight bytes");
         return -1;
     }
     column->at = view->buf;
@@ -85,6 +93,17 @@ static int are_below(Column column, int64_t least, int64_t bound, const char *wh
             return 0;
         }
     return 1;
+}
+
+#define MOST_OPS INT32_MAX
+#define MOST_VALUES ((int64_t)1 << 48) /* more than memory holds, and far from what a number can hold */
+
+static int is_count(long long number, int64_t most, const char *what)
+{
+    if (number >= 0 && number <= most)
+        return 1;
+    PyErr_Format(PyExc_IndexError, "the number of %s, %lld, is not from 0 to %lld", what, number, (long long)most);
+    return 0;
 }
 
 /* ---- Graphs. */
@@ -223,8 +242,11 @@ static PyObject *by_depth(PyObject *self, PyObject *args)
         return NULL;
     Taken taken = {0};
     Column op_of_node, depth;
+    if (!is_count(op_count, MOST_OPS, "ops"))
+        return NULL;
+    /* A node is no deeper than there are nodes. */
     if (take_column(&taken, op_column, &op_of_node) < 0 || take_column(&taken, depth_column, &depth) < 0 ||
-        !are_below(op_of_node, 0, op_count, "op") || !are_below(depth, 0, INT32_MAX, "depth"))
+        !are_below(op_of_node, 0, op_count, "op") || !are_below(depth, 0, depth.size + 1, "depth"))
         goto done;
     if (depth.size != op_of_node.size) {
         PyErr_SetString(PyExc_IndexError, "a graph has a depth for each node");
@@ -233,6 +255,10 @@ static PyObject *by_depth(PyObject *self, PyObject *args)
     int64_t deepest = 0, step_count = 0, *step_of_level, *step_of_node;
     for (Py_ssize_t node = 0; node < depth.size; node++)
         deepest = depth.at[node] > deepest ? depth.at[node] : deepest;
+    if (op_count > 0 && deepest + 1 > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(int64_t) / op_count) {
+        PyErr_NoMemory();
+        goto done;
+    }
     if (!(step_of_level = take(&taken, (deepest + 1) * op_count)) || !(result = new_column(depth.size, &step_of_node)))
         goto done;
     for (Py_ssize_t node = 0; node < depth.size; node++)
@@ -258,7 +284,8 @@ static PyObject *by_agenda(PyObject *self, PyObject *args)
     Graph graph;
     Column operands, depth;
     if (take_graph(&taken, ops, op_column, length_column, &graph) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
-        take_column(&taken, depth_column, &depth) < 0 || !has_operands(&graph, operands))
+        take_column(&taken, depth_column, &depth) < 0 || !has_operands(&graph, operands) ||
+        !are_below(depth, 0, depth.size + 1, "depth"))
         goto done;
     if (depth.size != graph.nodes) {
         PyErr_SetString(PyExc_IndexError, "a graph has a depth for each node");
@@ -297,6 +324,10 @@ static PyObject *by_agenda(PyObject *self, PyObject *args)
     for (Py_ssize_t node = 0; node < graph.nodes; node++)
         for (int64_t i = graph.operands[node]; i < graph.operands[node + 1]; i++) {
             int64_t source = node_of_value[operands.at[i]];
+            if (source >= node) {
+                PyErr_SetString(PyExc_IndexError, "a node reads what is made after it");
+                goto done;
+            }
             if (depth.at[source] > 0) {
                 readers[next_reader[source]++] = node;
                 waiting_for[node]++;
@@ -427,7 +458,7 @@ static PyObject *arrange(PyObject *self, PyObject *args)
         int64_t op = run_op[run] = graph.op_of_node.at[nodes[place]];
         for (int64_t i = 1; i < run_size[run]; i++)
             if (graph.op_of_node.at[nodes[place + i]] != op) {
-                PyErr_SetString(plan_error, "a step holds nodes of two different ops");
+                PyErr_SetString(plan_error != NULL ? plan_error : PyExc_ValueError, "a step holds nodes of two different ops");
                 goto done;
             }
         blocks += graph.in.first[op + 1] - graph.in.first[op];
@@ -538,7 +569,7 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         goto done;
     int64_t value_count = graph.values[graph.nodes];
     if (!are_below(outputs, 0, value_count, "output") || !are_below(arena_of_output, 0, kept.size, "arena") ||
-        !are_below(earlier_arena, 0, kept.size, "arena"))
+        !are_below(earlier_arena, 0, kept.size, "arena") || !are_below(kept, 0, MOST_VALUES, "row"))
         goto done;
     if (earlier_arena.size > value_count || earlier_row.size != earlier_arena.size ||
         arena_of_output.size != graph.out.first[graph.ops] || arena_of_input.size != graph.in.first[graph.ops]) {
@@ -564,10 +595,17 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
     }
     for (Py_ssize_t block = 0; block < block_rows.size; block++)
         block_total += block_rows.at[block];
-    if (run_op.size != run_size.size || members != nodes.size || blocks != block_rows.size || block_total != operands.size) {
+    if (run_op.size != run_size.size || members != nodes.size || nodes.size != graph.nodes || blocks != block_rows.size ||
+        block_total != operands.size) {
         PyErr_SetString(PyExc_IndexError, "runs have other numbers of nodes and operands than their graph");
         goto done;
     }
+    for (Py_ssize_t run = 0, place = 0; run < run_op.size; place += run_size.at[run++])
+        for (int64_t i = 0; i < run_size.at[run]; i++)
+            if (graph.op_of_node.at[nodes.at[place + i]] != run_op.at[run]) {
+                PyErr_SetString(PyExc_IndexError, "a run holds a node of another op");
+                goto done;
+            }
 
     int64_t *arena_of_value, *row_of_value, *filled, *indices, *block_of_output, *row_of_output, *outputs_in_arena, *by_arena,
         *written;
@@ -578,6 +616,8 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         !(written = take(&taken, 3 * write_count)))
         goto done;
     int64_t index_count = 0;
+    for (int64_t value = earlier_arena.size; value < value_count; value++)
+        arena_of_value[value] = -1;
     memcpy(filled, kept.at, kept.size * sizeof(int64_t));
     memcpy(arena_of_value, earlier_arena.at, earlier_arena.size * sizeof(int64_t));
     memcpy(row_of_value, earlier_row.at, earlier_row.size * sizeof(int64_t));
@@ -603,6 +643,12 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
             write[2] = filled[arena] - start;
         }
     }
+
+    for (int64_t value = earlier_arena.size; value < value_count; value++)
+        if (arena_of_value[value] < 0) {
+            PyErr_Format(PyExc_IndexError, "value %lld comes from before, but from no arena", (long long)value);
+            goto done;
+        }
 
     const int64_t *values = operands.at, *rows = block_rows.at;
     int64_t lengths_before = 0, member = 0;
@@ -724,9 +770,11 @@ static PyObject *histories(PyObject *self, PyObject *args)
     if (take_graph(&taken, ops, op_column, length_column, &graph) < 0 || take_column(&taken, operand_column, &operands) < 0 ||
         take_column(&taken, rule_column, &rules) < 0)
         goto done;
+    if (!is_count(first_value, PyByteArray_GET_SIZE(flag_bytes), "values before"))
+        goto done;
     char *flags = PyByteArray_AS_STRING(flag_bytes);
     int64_t value = first_value, end = first_value + graph.values[graph.nodes];
-    if (operands.size != graph.operands[graph.nodes] || rules.size != graph.out.first[graph.ops] || first_value < 0 ||
+    if (operands.size != graph.operands[graph.nodes] || rules.size != graph.out.first[graph.ops] ||
         PyByteArray_GET_SIZE(flag_bytes) < end || !are_below(operands, 0, end, "operand")) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_IndexError, "columns of a graph do not fit each other");
@@ -868,9 +916,14 @@ static int find_makers(Taken *taken, Pending *pending, PyObject *ops, Column fir
         int64_t op = pending->op_of_node.at[node], length = pending->first_length[node];
         if (!arities.is_met[op]) {
             arities.is_met[op] = 1;
-            PyObject *met = PyList_GET_ITEM(ops, op);
-            if (look_at_types(met, name_inputs, &arities.inputs[op], &arities.ragged_inputs[op]) < 0 ||
-                look_at_types(met, name_outputs, &arities.outputs[op], &arities.ragged_outputs[op]) < 0)
+            PyObject *met = PyList_GetItem(ops, op); /* looking at one may have changed the list */
+            if (met == NULL)
+                return -1;
+            Py_INCREF(met);
+            int failed = look_at_types(met, name_inputs, &arities.inputs[op], &arities.ragged_inputs[op]) < 0 ||
+                         look_at_types(met, name_outputs, &arities.outputs[op], &arities.ragged_outputs[op]) < 0;
+            Py_DECREF(met);
+            if (failed)
                 return -1;
         }
         int64_t ragged[2] = {arities.ragged_inputs[op], arities.ragged_outputs[op]};
@@ -885,6 +938,10 @@ static int find_makers(Taken *taken, Pending *pending, PyObject *ops, Column fir
         pending->first_operand[node + 1] = pending->first_operand[node] + rows[0];
         pending->first_length[node + 1] = length;
         pending->first_value[node] = node < pending->left_before ? first_of_left.at[node] : next_value;
+        if (pending->first_value[node] > value_count) {
+            PyErr_SetString(PyExc_IndexError, "nodes make and read other numbers of values than there are");
+            return -1;
+        }
         pending->end_value[node] = pending->first_value[node] + rows[1];
         if (node >= pending->left_before)
             next_value = pending->end_value[node];
@@ -1100,6 +1157,9 @@ static PyObject *cut(PyObject *self, PyObject *args)
                           &depth_column, &first_column, &example_column, &root_column, &output_column, &where_array,
                           &arena_column, &first_new, &value_count, &arena_count, &example_count, &pending.in_turn))
         return NULL;
+    if (!is_count(first_new, MOST_VALUES, "values before") || !is_count(value_count, MOST_VALUES, "values") ||
+        !is_count(arena_count, MOST_OPS, "arenas") || !is_count(example_count, MOST_OPS, "examples"))
+        return NULL;
     Taken taken = {0};
     Column first_of_left, where;
     pending.op_count = PyList_GET_SIZE(ops);
@@ -1154,6 +1214,12 @@ static PyObject *bind(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!O!O!O", &PyType_Type, &step, &PyType_Type, &read, &PyType_Type, &write, &PyTuple_Type,
                           &kinds, &error))
         return NULL;
+    PyObject *records[] = {step, read, write};
+    for (int i = 0; i < 3; i++)
+        if (!PyType_IsSubtype((PyTypeObject *)records[i], &PyTuple_Type))
+            return PyErr_Format(PyExc_TypeError, "%R is no named tuple", records[i]);
+    if (!PyExceptionClass_Check(error))
+        return PyErr_Format(PyExc_TypeError, "%R is no error", error);
     if (PyTuple_GET_SIZE(kinds) != 3)
         return PyErr_Format(PyExc_ValueError, "there are three ways to read, not %zd", PyTuple_GET_SIZE(kinds));
     Py_XSETREF(plan_error, Py_NewRef(error));
