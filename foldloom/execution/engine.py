@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.autograd.graph import GradientEdge
 
+from foldloom.errors import PlanError
 from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
 from foldloom.execution.failures import Failures
@@ -20,12 +21,15 @@ from foldloom.execution.kernels import is_only_thread, outside_inference_mode, w
 from foldloom.execution.observer import observing
 from foldloom.execution.reach import Reach
 from foldloom.execution.run import Outputs
-from foldloom.graph import EARLIER, TRACKED, Ints, Op, Type
+from foldloom.graph import EARLIER, TRACKED, Graph, Ints, Op, Type
 from foldloom.graph.recording import Column, Recording, refuse_tracked
 from foldloom.planning.cse import shared
 from foldloom.planning.placement import Placed, place
 from foldloom.planning.plans import Plan, Statistics, Write
-from foldloom.planning.schedulers import Scheduler
+from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+
+OURS = (ByAgenda, ByDepth, OneByOne)
+"""Schedulers whose plans need no check."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,21 @@ class Planned:
         refuse_tracked(self.plan.ops)
         return self.__dict__
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.check()
+
+    def check(self) -> None:
+        """Raise a `PlanError` unless the plan holds and its inputs are what it places."""
+        self.plan.check()
+        ops = [op for op in self.plan.ops if op.is_input and op.key != EARLIER]
+        if len(self.inputs) != len(ops):
+            raise PlanError(f"the plan places {len(ops)} inputs, but was given {len(self.inputs)}")
+        for op, column, write in zip(ops, self.inputs, self.plan.inputs, strict=True):
+            _check_column(op, column, write.size)
+        if sum([template.count for template in self.results]) != len(self.plan.row_of_output):
+            raise PlanError("the results have another number of tensors than the plan has outputs")
+
     def statistics(self) -> Statistics:
         return self.plan.statistics()
 
@@ -58,6 +77,21 @@ class Planned:
 
     def __str__(self) -> str:
         return f"{len(self)} examples: {self.plan.statistics()}"
+
+
+def _check_column(op: Op, column: Column, rows: int) -> None:
+    """An array with so many rows of the op's type, or a tuple of tensors."""
+    type = op.outputs[0]
+    if isinstance(column, np.ndarray):
+        fits = column.dtype.name == type.dtype and column.shape == (rows, *type.row.shape)
+    else:
+        shapes = [tuple(tensor.shape) for tensor in column]
+        ours = [(shape[0], *type.row.shape) if type.ragged else type.shape for shape in shapes]
+        dtype = getattr(torch, type.dtype, None)
+        fits = shapes == ours and all(tensor.dtype is dtype for tensor in column)
+        fits = fits and (sum([shape[0] for shape in shapes]) if type.ragged else len(column)) == rows
+    if not fits:
+        raise PlanError(f"an input of the plan is not {rows} values of {type}")
 
 
 class Session:
@@ -151,7 +185,11 @@ def prepare(
     if placed is None:
         recording, shared_ops = shared(recording)
     graph = recording.graph
-    plan = place(graph, scheduler.schedule(graph), placed, earlier)
+    is_ours = type(scheduler) in OURS
+    schedule = scheduler.schedule(graph) if is_ours else _checked_schedule(scheduler, graph)
+    plan = place(graph, schedule, placed, earlier)
+    if not is_ours:
+        _check_plan(plan, scheduler)
     inputs: list[Column] = []
     start = 0
     for column in recording.inputs:
@@ -161,6 +199,28 @@ def prepare(
     if observer is not None:
         observer.planned(planned)
     return planned
+
+
+def _checked_schedule(scheduler: Scheduler, graph: Graph) -> Ints:
+    """What a scheduler of the user's says, if it is a step for every node."""
+    steps = np.asarray(scheduler.schedule(graph))
+    if steps.shape != graph.op_of_node.shape or steps.dtype.kind not in "iu":
+        raise PlanError(
+            f"{scheduler!r} gives {steps.dtype}{list(steps.shape)}, not an integer for each of the {len(graph.op_of_node)} nodes"
+        )
+    if not np.array_equal(steps < 0, graph.depth_of_node == 0):
+        raise PlanError(f"{scheduler!r} must give a step to every node that computes, and -1 to every input")
+    return steps.astype(np.int64)
+
+
+def _check_plan(plan: Plan, scheduler: Scheduler) -> None:
+    """Nodes that run before what they read would compute on rows that nobody has written."""
+    try:
+        plan.check()
+    except PlanError as error:
+        raise PlanError(
+            f"the schedule of {scheduler!r} does not hold, nodes run before what they read: {error}"
+        ) from error
 
 
 def execute(

@@ -165,6 +165,34 @@ class Plan:
         Every row of every arena is written exactly once, in order, before anything reads it; every step reads and writes what its op
         takes and makes; every node runs exactly once.
         """
+        try:
+            self._check_numbers()
+            self._check_steps()
+        except (IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise PlanError(f"the plan is not well formed: {type(error).__name__}: {error}") from error
+
+    def _check_numbers(self) -> None:
+        """What is used as an index is none from behind."""
+        counted = [
+            *[(step.op, step.first, step.size) for step in self.steps],
+            *[(arena.rows, arena.kept) for arena in self.arenas],
+            *[(write.arena, write.start, write.size) for step in self.steps for write in step.writes],
+            *[(write.arena, write.start, write.size) for write in self.inputs],
+            *[(read.arena, read.start, read.size, read.slots, read.lengths + 1) for read in self.outputs],
+            *[(r.arena, r.start, r.size, r.slots, r.lengths + 1) for step in self.steps for r in step.reads],
+        ]
+        if any(number < 0 for numbers in counted for number in numbers):
+            raise PlanError("a step, read, write or arena has a number below zero")
+        for column in (self.input_order, self.nodes, self.indices, self.lengths, self.nodes_of_example):
+            if column.dtype != np.int64 or column.ndim != 1 or (len(column) and column.min() < 0):
+                raise PlanError("a column of the plan has numbers below zero, or no integers")
+        sizes = np.array([read.size for read in self.outputs], np.int64)
+        blocks, rows = self.block_of_output, self.row_of_output
+        is_there = len(blocks) == len(rows) and (blocks >= 0).all() and (rows >= 0).all()
+        if not is_there or (rows >= sizes[blocks]).any():
+            raise PlanError("an output of the plan is in no block")
+
+    def _check_steps(self) -> None:
         written = [np.arange(arena.rows) < arena.kept for arena in self.arenas]
         input_ops = [op for op in self.ops if op.is_input and op.key != EARLIER]
         if len(input_ops) != len(self.inputs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -126,6 +127,8 @@ class OnnxSession(Session):
 
 
 _registering = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_registering._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def _limited_session(runtime: Any, content: bytes, options: Any, most: int) -> Any:

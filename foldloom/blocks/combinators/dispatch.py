@@ -16,6 +16,7 @@ from foldloom.blocks.lowering.lowering import Lowering, Run
 from foldloom.blocks.printing import expression, shortened
 from foldloom.blocks.types import BlockType, PyObjectType, convert_to_type
 from foldloom.errors import WiringError
+from foldloom.pytrees.messages import shown
 from foldloom.tracing.scope import user_line
 
 _FEW = 8
@@ -134,7 +135,7 @@ class OneOf(Generated, Block):
 
     def _no_case(self, key: Any) -> Exception:
         return self.missing_key(
-            f"{shortened(self)} has no case for the key {key!r:.60}; it has {', '.join(map(repr, self._cases))}"
+            f"{shortened(self)} has no case for the key {shown(key)}; it has {', '.join(map(repr, self._cases))}"
         )
 
 

@@ -15,6 +15,7 @@ from foldloom.blocks.lowering.lowering import Lowering, Run, number_maker
 from foldloom.blocks.printing import shortened
 from foldloom.blocks.types import PyObjectType, TensorType
 from foldloom.errors import WiringError
+from foldloom.pytrees.messages import shown
 from foldloom.tracing.scope import scope, user_line
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -69,7 +70,7 @@ class Tensor(Block):
                 made = made.astype(dtype) if dtype != "bfloat16" else torch.from_numpy(made).to(torch_dtype)
             if made.shape != shape:
                 raise self.input_error(
-                    f"{shortened(self)} was given {value!r:.60} of shape {list(made.shape)}; it takes shape {list(shape)}"
+                    f"{shortened(self)} was given {shown(value)} of shape {list(made.shape)}; it takes shape {list(shape)}"
                 )
             return made
 
@@ -77,7 +78,7 @@ class Tensor(Block):
 
     def _refused(self, value: object) -> Exception:
         return self.input_error(
-            f"{shortened(self)} was given {value!r:.60} ({type(value).__name__}), of which it cannot make {self._type}"
+            f"{shortened(self)} was given {shown(value)} ({type(value).__name__}), of which it cannot make {self._type}"
         )
 
 
@@ -159,7 +160,7 @@ class OneHotFromList(Block):
             row = row_of_element.get(value, unknown)
             if row is None:
                 raise self.missing_key(
-                    f"{shortened(self)} was given {value!r:.60}, which is none of its {len(rows)} elements"
+                    f"{shortened(self)} was given {shown(value)}, which is none of its {len(rows)} elements"
                 )
             return row
 

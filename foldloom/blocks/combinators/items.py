@@ -20,6 +20,7 @@ from foldloom.blocks.types import (
     TupleType,
     VoidType,
 )
+from foldloom.pytrees.messages import shown
 
 
 def element_of(
@@ -141,7 +142,7 @@ def _without(value: Any, key: Any) -> str:
         advice = f" (it has an attribute of that name: write fb.InputTransform(operator.attrgetter({key!r})))"
     else:
         advice = ""
-    return f"{value!r:.60} ({type(value).__name__}) has no field {key!r}{advice}"
+    return f"{shown(value)} ({type(value).__name__}) has no field {key!r}{advice}"
 
 
 class Slice(Block):

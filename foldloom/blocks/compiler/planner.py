@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -26,7 +28,8 @@ from foldloom.tracing import Cell, plan, record
 from foldloom.tracing.recording_ahead import record_together
 
 _RECURSION_LIMIT = 10_000
-"""Blocks recurse as deep as the data, with several calls per level. Python's default would limit trees to a few hundred levels."""
+"""Blocks recurse as deep as the data, with several calls per level. Python's default would limit trees to a few hundred levels. With a higher
+one, what recurses in C, the `repr` of a deep list say, would overflow the stack of eight megabytes before Python notices."""
 
 
 class OneExample(torch.nn.Module):
@@ -150,19 +153,34 @@ def _packed(cell: Cell | None) -> bytes | None:
 
 
 class deep_recursion:  # noqa: N801 (used like a function)
-    """Raises Python's recursion limit. A class, because entering a generator-based one for every example is several
-    times slower."""
+    """Raises Python's recursion limit, which is one for all threads: the first raises it, the last puts it back. A class, because entering a
+    generator-based one for every example is several times slower."""
 
-    __slots__ = ("_limit",)
+    __slots__ = ()
+    _lock = threading.Lock()
+    _inside = 0
+    _limit = 0
 
     def __enter__(self) -> None:
-        self._limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(self._limit, _RECURSION_LIMIT))
+        cls = deep_recursion
+        with cls._lock:
+            if cls._inside == 0:
+                cls._limit = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(cls._limit, _RECURSION_LIMIT))
+            cls._inside += 1
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        sys.setrecursionlimit(self._limit)
+        cls = deep_recursion
+        with cls._lock:
+            cls._inside -= 1
+            if cls._inside == 0:
+                sys.setrecursionlimit(cls._limit)
         if isinstance(error, RecursionError):
             raise BlockInputError(
                 "the example is nested more deeply than Python can follow, or contains itself: a tree whose child is one of its own "
                 "parents, say"
             ) from error
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=deep_recursion._lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -60,6 +60,8 @@ def _in_pieces(step_of_node: Ints, largest: int) -> Ints:
         return step_of_node
     scheduled = np.flatnonzero(step_of_node != UNSCHEDULED)
     steps = step_of_node[scheduled]
+    if steps.max(initial=-1) >= len(steps):
+        steps = np.unique(steps, return_inverse=True)[1]  # steps may have any numbers
     sizes = np.bincount(steps)
     pieces = -(-sizes // largest)
     if not len(sizes) or pieces.max() == 1:

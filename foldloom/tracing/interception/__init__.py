@@ -1,8 +1,10 @@
 """Calls of torch that handles do not see by themselves: of functions of weights alone, of modules, of autograd's functions."""
 
+import os
 import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 import torch
 
@@ -30,7 +32,8 @@ class uncompiled:  # noqa: N801 (used like a function)
     """
 
     _lock = threading.Lock()
-    _batches = 0
+    _batches: ClassVar[list[int]] = []
+    """The threads of the batches that are under way."""
     _stance: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> None:
@@ -40,10 +43,23 @@ class uncompiled:  # noqa: N801 (used like a function)
                 is_there = DYNAMO in sys.modules
                 uncompiled._stance = torch.compiler.set_stance("force_eager") if is_there else nullcontext()
                 uncompiled._stance.__enter__()
-            uncompiled._batches += 1
+            uncompiled._batches.append(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
         with uncompiled._lock:
-            uncompiled._batches -= 1
+            uncompiled._batches.remove(threading.get_ident())
             if not uncompiled._batches:
                 uncompiled._stance.__exit__(None, None, None)
+
+    @staticmethod
+    def after_fork() -> None:
+        """The batches of other threads do not go on in the child."""
+        uncompiled._lock = threading.Lock()
+        had_batches = bool(uncompiled._batches)
+        uncompiled._batches = [thread for thread in uncompiled._batches if thread == threading.get_ident()]
+        if had_batches and not uncompiled._batches:
+            uncompiled._stance.__exit__(None, None, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=uncompiled.after_fork)

@@ -1,0 +1,67 @@
+"""A fork while other threads are in the middle of batches: the child batches too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+import foldloom as fl
+from tests.never_wrong.checking import exit_code_of_a_child
+
+
+class Chain(nn.Module):
+    """Its weight is large enough to be stood in for, its state is kept on the module, and it waits for values."""
+
+    h: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(160, 160)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.h = torch.tanh(self.lin(x))
+        for _ in range(2):
+            if self.h.sum() > -1000:
+                self.h = torch.tanh(self.lin(self.h))
+        return self.h
+
+
+def forks_while_threads_batch(count: int) -> None:
+    torch.set_num_threads(1)
+    model, inputs = Chain(), [torch.randn(160) for _ in range(6)]
+    expected = [model(x) for x in inputs]
+    sum(
+        result.sum() for result in fl.batch(model)(inputs)
+    ).backward()  # Python's own lock of imports is held in first calls
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            sum(result.sum() for result in fl.batch(model)(inputs)).backward()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(count):
+        time.sleep(0.003 * (number % 7))
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # a deadlock ends here
+            results = fl.batch(model)(inputs)
+            torch.testing.assert_close(results, expected)
+            sum(result.sum() for result in results).backward()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, f"the child of fork {number} failed or never ended"
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_forks_while_threads_batch() -> None:
+    assert exit_code_of_a_child(lambda: forks_while_threads_batch(25), 60) == 0
