@@ -40,7 +40,8 @@ class Block(copying.Copyable, copying.Portable, Lowerable):
     """A function from one input to one output, possibly made of other blocks, its ``parts``.
 
     A kind of block is a subclass. It sets ``takes`` and ``gives`` or infers them in ``_infer``, and defines `describe`, with an
-    interpreter of its kind in `foldloom.runtime.program`. With these it runs and can be exported.
+    interpreter of its kind in `foldloom.runtime.program`, which is registered there (`registry.py`). With these it runs and can be exported.
+    The kinds that there are stand in `combinators`, by family.
     """
 
     evaluator: ClassVar[Callable[[Block], Evaluator]]

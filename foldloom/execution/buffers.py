@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch.autograd.graph import GradientEdge
 
-from foldloom.execution.again import Made
+from foldloom.execution.backward_again import Made
 from foldloom.execution.exchange import Grow, Move, exchange, hand_out, read_rows, unbind_copy, write_rows
+from foldloom.execution.gradient_reach import Members, Reach
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.pool import empty
-from foldloom.execution.reach import Members, Reach
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Arena, Plan, Read, Write
 

@@ -17,9 +17,9 @@ from foldloom.execution import Buffers, Kernel, run_plan
 from foldloom.execution.exchange import Given
 from foldloom.execution.failures import Failures
 from foldloom.execution.gradient_hooks import GradientHook
+from foldloom.execution.gradient_reach import Reach
 from foldloom.execution.kernels import is_only_thread, outside_inference_mode, without_drawing
 from foldloom.execution.observer import observing
-from foldloom.execution.reach import Reach
 from foldloom.execution.run import Outputs
 from foldloom.graph import EARLIER, TRACKED, Graph, Ints, Op, Type
 from foldloom.graph.recording import Column, Recording, refuse_tracked

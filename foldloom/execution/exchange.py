@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.execution.again import Made, gradients_again, must_run_again
+from foldloom.execution.backward_again import Made, gradients_again, must_run_again
+from foldloom.execution.gradient_reach import Mask, Members, Reach
 from foldloom.execution.pool import zeros
-from foldloom.execution.reach import Mask, Members, Reach
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Read, Write
 from foldloom.torch_private import is_alias_of

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 
 from foldloom.errors import CellError, CellOutputError
-from foldloom.execution.again import Made
+from foldloom.execution.backward_again import Made
 from foldloom.execution.buffers import Buffers
 from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error, out_of_range
 from foldloom.execution.gc_pause import gc_paused

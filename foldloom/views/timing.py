@@ -18,8 +18,8 @@ import torch
 
 from foldloom.execution import Buffers, Kernel
 from foldloom.execution.engine import Planned
+from foldloom.execution.gradient_reach import Members
 from foldloom.execution.observer import Underway
-from foldloom.execution.reach import Members
 from foldloom.graph import Ints, Op
 from foldloom.graph.ragged import Ragged
 from foldloom.graph.recording import Recording

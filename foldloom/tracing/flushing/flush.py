@@ -24,7 +24,7 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import Limit, is_caught
-from foldloom.tracing.flushing.gradients import GradientCall, GradientWatch
+from foldloom.tracing.flushing.gradient_calls import GradientCall, GradientWatch
 from foldloom.tracing.flushing.kernels import kernels_of
 from foldloom.tracing.flushing.overwritten import Overwritten
 from foldloom.tracing.flushing.pending import Cut, Pending

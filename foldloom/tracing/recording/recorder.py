@@ -27,7 +27,7 @@ from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.flush import Flushes
-from foldloom.tracing.flushing.gradients import Retained
+from foldloom.tracing.flushing.gradient_calls import Retained
 from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item

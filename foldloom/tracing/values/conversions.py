@@ -1,4 +1,7 @@
-"""What Python makes of a value of one element: a number, a truth, an index. Each refuses others with the words of torch."""
+"""What Python makes of a value of one element: a number, a truth, an index. Each refuses others with the words of torch.
+
+A value that is not computed yet is demanded: `flushing/flush.py: Flushes.demand`.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from foldloom.execution.gradient_reach import Mask, Members
 from foldloom.execution.kernels import Kernel
-from foldloom.execution.reach import Mask, Members
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Write
 
