@@ -59,7 +59,10 @@ def unstacked(
     if requires_grad is not None and not all(requires_grad):
         tensors = [tensor if needs else tensor.detach() for tensor, needs in zip(tensors, requires_grad, strict=True)]
     if any(known is not None for known in back.known):
-        tensors = [back.result(tensor, known) for tensor, known in zip(tensors, back.known, strict=True)]
+        tensors = list(tensors)
+        # Views of other results come when these are known.
+        for number, known in sorted(enumerate(back.known), key=lambda entry: getattr(entry[1], "comes_last", False)):
+            tensors[number] = back.result(tensors[number], known)
     return fill(templates, tensors)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from foldloom.errors import ArgumentError, CellError
+from foldloom.pytrees import patched
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.mutation.spoiled import Spoiled, SpoiledResult, numbers_of
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import is_machinery
+from foldloom.tracing.shared_results import noting_views
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
 
 
@@ -33,6 +35,8 @@ def record_example(
             )
         none = not (recorder.inputs.has_given or recorder.flushes.gradients.retained or recorder.has_spoiled)
         given_back = [None if none else _known_of(recorder, output) for output in outputs]
+        if taken is patched:
+            given_back = noting_views(recorder, outputs, given_back)
         return [_value_of(recorder, output) for output in outputs], given_back, template
 
 

@@ -271,6 +271,33 @@ def test_views_of_one_value_share_memory() -> None:
         assert whole[1:].tolist() == [0, 0]
 
 
+SHARING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "the view first": lambda x: (lambda y: (y[1:], y))(x * 2),
+    "rows": lambda x: (lambda y: (y, y.unbind(), y[0]))(torch.stack([x, x * 2])),
+    "of a view": lambda x: (lambda y: (y, y.view(3, 1)[1:], y.t()))(x * 2),
+    "detached": lambda x: (lambda y: (y, y.detach()))(x * 2),
+    "of what was given": lambda x: (x[1:], x.detach()),
+    "two parts": lambda x: (lambda y: (y, *y.split(2)))(x * 2),
+    "a part of a part": lambda x: (lambda y: [y, {"a": y[1:][1:]}])(x * 2),
+    "after a wait": lambda x: (lambda y: (y, y[1:]) if y.sum() > 0 else (y, y[:1]))(x * 2),
+}
+
+
+@pytest.mark.parametrize("name", list(SHARING))
+def test_results_share_memory_as_one_by_one(name: str) -> None:
+    inputs = vectors()
+    check(SHARING[name], inputs, sources=inputs)
+    memory = []
+    for runs in (fl.batch, fl.one_by_one):
+        found = [
+            [*tensors_in(result), given] for given, result in zip(inputs, runs(SHARING[name])(inputs), strict=True)
+        ]
+        addresses = [[part.data_ptr() for part in parts] for parts in found]
+        memory.append([[address - parts[0] for address in parts[:-1]] for parts in addresses])
+        memory.append([[address == parts[-1] for address in parts] for parts in addresses])
+    assert memory[:2] == memory[2:]
+
+
 def test_results_do_not_share_memory() -> None:
     first, *others = fl.batch(lambda x: (x * 2).detach())([torch.ones(3)] * 3)
     first.zero_()
