@@ -230,7 +230,10 @@ class LazyTensor(_Tensor):
         return bool((self == element).any())
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return repr(self._detached())
+        given = self._recorder.tensor_given_as(self)
+        value = self._detached() if given is None else given
+        with recording_paused(), unwatched():  # what printing calls is not the program's
+            return repr(value)
 
     __str__ = __repr__
 
