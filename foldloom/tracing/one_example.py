@@ -12,7 +12,7 @@ from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.mutation.spoiled import Spoiled, SpoiledResult, numbers_of
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import is_machinery
-from foldloom.tracing.shared_results import noting_views
+from foldloom.tracing.shared_results import noting_inference, noting_views
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
 
 
@@ -37,6 +37,8 @@ def record_example(
         given_back = [None if none else _known_of(recorder, output) for output in outputs]
         if taken is patched:
             given_back = noting_views(recorder, outputs, given_back)
+            if recorder.graph.inference:
+                given_back = noting_inference(recorder, outputs, given_back)
         return [_value_of(recorder, output) for output in outputs], given_back, template
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foldloom.pytrees import flatten
-from foldloom.tracing.mutation.views import Unbound, Views
+from foldloom.tracing.mutation.views import Unbound, Views, root_of
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -90,6 +90,28 @@ def _way(handle: LazyTensor, outputs: Sequence[LazyTensor]) -> tuple[LazyTensor,
             best = handle, list(steps)
     is_given = bool(steps) and handle._recorder.tensor_given_as(handle) is not None
     return (handle, steps) if is_given else best
+
+
+class InferenceResult:
+    """A result that was computed in inference mode."""
+
+    comes_last = False
+
+    def belongs_to(self, result: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return result.clone()
+
+
+def noting_inference(recorder: Recorder, outputs: Sequence[LazyTensor], known: Sequence[Any]) -> list[Any]:
+    """What is known of outputs, with those that torch would not let autograd see. A view of another tensor is what that is."""
+    found = list(known)
+    for number, output in enumerate(outputs):
+        root = root_of(output)
+        is_value = found[number] is None and root._recorder is recorder
+        first = root._value if not root._type.ragged else next(iter(root._value), -1)
+        if is_value and recorder.tensor_given_as(root) is None and recorder.graph.is_of_inference(first):
+            found[number] = InferenceResult()
+    return found
 
 
 def _row(place: Any) -> Way:

@@ -147,6 +147,7 @@ class GraphBuilder:
         "example",
         "grad",
         "histories",
+        "inference",
         "joins_freely",
         "lengths",
         "module_states",
@@ -195,6 +196,8 @@ class GraphBuilder:
         self.joins_freely = True
         """Whether rows can be put together and taken apart without a node. Not where gradients are disabled for a part of the batch, because
         the rows keep their histories."""
+        self.inference: list[tuple[int, int | None]] = []
+        """The values that are computed in inference mode: the first, and the first that is not any more."""
         self.changes: list[Change] = []
         self.view_of_op: dict[int, int] = {}
         """For each op that returns views, the operand that they are views of."""
@@ -297,6 +300,9 @@ class GraphBuilder:
         for value in range(mark.values, self.value_count):
             self.number_of_value.pop(value, None)
         self.copies = {value for value in self.copies if value < mark.values}
+        self.inference = [
+            (min(start, mark.values), None if end is None else min(end, mark.values)) for start, end in self.inference
+        ]
         self.value_count = mark.values
         self.histories.rewind(mark.values)
         self._known = tuple(map(min, zip(self._known, mark[:3], strict=True)))  # type: ignore[assignment]
@@ -328,6 +334,19 @@ class GraphBuilder:
         node, operand, length = self._known
         self.histories.add_nodes(self.ops, op_of_node[node:], operands[operand:], lengths[length:], self.value_count)
         self._known = len(op_of_node), len(operands), len(lengths)
+
+    # ---- Inference mode.
+
+    def note_inference(self, is_on: bool) -> None:
+        """What is recorded next is, or is no longer, computed in inference mode."""
+        if self.inference and self.inference[-1][1] is None:
+            self.inference[-1] = (self.inference[-1][0], self.value_count)
+        if is_on:
+            self.inference.append((self.value_count, None))
+
+    def is_of_inference(self, value: int) -> bool:
+        """Whether a value is computed in inference mode, within a batch that is not."""
+        return any(start <= value and (end is None or value < end) for start, end in self.inference)
 
     # ---- Changes in place.
 

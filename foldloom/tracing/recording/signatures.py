@@ -114,6 +114,7 @@ class Signatures:
         self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
         self._line_of_op: dict[Op, str] = {}
         self.base_mode = self._mode = current_mode()
+        self.base_inference = torch.is_inference_mode_enabled()
         self._use_calls()
 
     def end(self) -> None:
@@ -126,6 +127,8 @@ class Signatures:
     def change_mode(self) -> None:
         """Torch is in another mode than it was, or in one that must be asked for at every call."""
         mode = current_mode()
+        if mode[0] is not self._mode[0] and not self.base_inference:
+            self._graph.note_inference(torch.is_inference_mode_enabled())
         if mode == self._mode:
             self._use_calls()
             return
