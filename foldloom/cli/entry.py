@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from foldloom.cli.failing import Parser, fail, one_line
 from foldloom.runtime import predicting
 
 
@@ -15,14 +15,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] != ["predict"]:
         _need_torch()
+        if given[:1] == ["train"]:
+            print("loading torch", file=sys.stderr, flush=True)  # which takes seconds
         from foldloom.cli import commands
 
         commands.main(given)
         return
-    parser = argparse.ArgumentParser(prog="foldloom")
+    parser = Parser(prog="foldloom")
     predicting.add_command(parser.add_subparsers(required=True, metavar="COMMAND"), _open_run)
-    options = parser.parse_args(given)
-    options.command(options)
+    with one_line():
+        options = parser.parse_args(given)
+        options.command(options)
 
 
 def _open_run(folder: Path, threads: int) -> predicting.Predictor:
@@ -34,6 +37,6 @@ def _open_run(folder: Path, threads: int) -> predicting.Predictor:
 
 def _need_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        sys.exit(
-            "foldloom: without torch there is only `foldloom predict --model FILE`; all else needs `pip install 'foldloom[torch]'`"
+        fail(
+            "without torch there is only `foldloom predict --model FILE`; all else needs `pip install 'foldloom[torch]'`"
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from foldloom.graph.recording import Recording
 from foldloom.models.training import Batch, Trainable
 from foldloom.tracing import plan
 
@@ -27,15 +28,19 @@ def steps_of_epoch(count: int, size: int) -> int:
 
 
 class Examples:
-    """Examples as batches are made of them: recorded once, where the model can record them."""
+    """Examples as batches are made of them: recorded once, where the model can record them, when a batch first takes them."""
 
-    def __init__(self, model: Trainable, examples: Iterable[Any]) -> None:
-        self._recorded = model.can_record
-        self._kept = [model.record(example) for example in examples] if self._recorded else list(examples)
+    def __init__(self, model: Trainable, examples: Sequence[Any]) -> None:
+        self._model, self._examples = model, examples
+        self._recorded: dict[int, Recording] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._examples)
 
     def batch(self, numbers: Sequence[int]) -> Batch:
-        picked = [self._kept[number] for number in numbers]
-        return plan(picked) if self._recorded else picked
+        if not self._model.can_record:
+            return [self._examples[number] for number in numbers]
+        new = [number for number in dict.fromkeys(numbers) if number not in self._recorded]
+        recordings = self._model.record_each([self._examples[number] for number in new])
+        self._recorded.update(zip(new, recordings, strict=True))
+        return plan([self._recorded[number] for number in numbers])

@@ -18,6 +18,7 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.tasks import Data, Task
 from foldloom.tracing import batch, one_by_one
 from foldloom.training.batches import Examples, batches_of_epoch
+from foldloom.training.evaluating import checked_device
 from foldloom.training.run import task_and_data
 
 WARM_UP = 2
@@ -62,13 +63,14 @@ def compare_on(task: Task[Any], data: Data[Any], rounds: int, device: str | None
     """Training steps on the same batches, taking turns. Batched, examples were recorded before, as `train` does it."""
     settings = task.settings
     torch.manual_seed(settings.seed)
-    model = task.model().to(device or "cpu")
+    model = task.model().to(checked_device(device or "cpu"))
     task.begin(model, data)
     optimizer = task.optimizer(model)
     batches = batches_of_epoch(len(data.train), settings.batch, settings.seed, 0)[: WARM_UP + rounds]
     examples = {number: task.example(data.train[number]) for batch in batches for number in batch}
     place_of = {number: place for place, number in enumerate(examples)}
     recorded = Examples(model, list(examples.values()))
+    recorded.batch(range(len(recorded)))
 
     def batched_loss(batch: Sequence[int]) -> torch.Tensor:
         return model.loss(recorded.batch([place_of[number] for number in batch]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,11 +31,19 @@ def predictions(model: Trainable, examples: Sequence[Any]) -> list[Any]:
         model.train(was_training)
 
 
+def checked_device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch that was built without it asserts
+        raise ArgumentError(f"there is no device {name!r} here: leave out --device, or write --device cpu") from error
+
+
 def evaluate(run: Run, part: str = "test", device: str | None = None) -> dict[str, Any]:
     """The scores of the best weights on a part of the data."""
-    model, items = run.model().to(device or "cpu"), dict(run.data)[part]
+    model, items = run.model().to(checked_device(device or "cpu")), dict(run.data)[part]
     if not items:
         others = ", ".join(f"--part {name}" for name, count in run.data.counts.items() if count)
         raise ArgumentError(f"the data of {run.folder} has nothing for {part}: ask for {others}")
     scores = run.task.scores(predictions(model, [run.task.example(item) for item in items]), items)
-    return {"task": run.task.name, "part": part, "examples": len(items), **scores}
+    known = {name: score if math.isfinite(score) else None for name, score in scores.items()}  # JSON has no NaN
+    return {"task": run.task.name, "part": part, "examples": len(items), **known}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,13 @@ CONFIG, MODEL = "config.json", "model.safetensors"
 CONFIG_BYTES, LARGEST_MODEL = 1 << 25, 1 << 36
 
 
+Tell = Callable[[str], None]
+
+
+def _nobody(text: str) -> None:
+    """Told, and not heard."""
+
+
 class Run:
     """A task that was fitted to data, in a folder of its own."""
 
@@ -46,11 +53,13 @@ class Run:
         counts: Mapping[str, int],
         data: Data[Any] | None = None,
         fitted: Mapping[str, Any] | None = None,
+        tell: Tell = _nobody,
     ) -> None:
         """``fitted`` is the task as JSON has it; of an older version, which had fewer settings, as that wrote it."""
         self.folder, self.task, self.source, self.quick = Path(folder), task, source, quick
         self._counts, self._data = counts, data
         self._fitted = task.to_json() if fitted is None else fitted
+        self._tell = tell
 
     @classmethod
     def new(
@@ -61,17 +70,18 @@ class Run:
         source: str | Path | None = None,
         settings: Settings | None = None,
         quick: bool = False,
+        tell: Tell = _nobody,
     ) -> Run:
         """Of a task by its name; ``settings`` of its own kind, ``TASKS[task].defaults()`` unless given. ``quick`` takes few examples,
-        and if there is no source of data makes them up."""
+        and if there is no source of data makes them up. ``tell`` hears what is being done."""
         if task not in TASKS:
             raise ArgumentError(f"there is no task {task!r}; there are {', '.join(TASKS)}")
         kind, path = TASKS[task], None if source is None else Path(source)
-        fitted, data = task_and_data(kind, path, settings or kind.defaults(quick=quick), quick)
-        return cls(folder, fitted, path, quick, data.counts, data)
+        fitted, data = task_and_data(kind, path, settings or kind.defaults(quick=quick), quick, tell)
+        return cls(folder, fitted, path, quick, data.counts, data, tell=tell)
 
     @classmethod
-    def at(cls, folder: str | Path, *, source: str | Path | None = None) -> Run:
+    def at(cls, folder: str | Path, *, source: str | Path | None = None, tell: Tell = _nobody) -> Run:
         """One that was begun before. ``source`` says where its data is now, if that has moved."""
         path = Path(folder) / CONFIG
         if not path.exists():
@@ -84,7 +94,7 @@ class Run:
             raise RunError(f"{path} is not what a training of this version wrote: {_reason(error)}") from error
         source = config["source"] if source is None else source
         place = None if source is None else Path(source)
-        return cls(folder, task, place, config["quick"], config["examples"], fitted=config["fitted"])
+        return cls(folder, task, place, config["quick"], config["examples"], fitted=config["fitted"], tell=tell)
 
     @property
     def exists(self) -> bool:
@@ -100,7 +110,7 @@ class Run:
     @property
     def data(self) -> Data[Any]:
         if self._data is None:
-            self._data = _read(type(self.task), self.source, self.task.settings, self.quick)
+            self._data = _read(type(self.task), self.source, self.task.settings, self.quick, self._tell)
         return self._data
 
     def check_data(self) -> None:
@@ -194,18 +204,28 @@ def _told(counts: Mapping[str, int]) -> str:
 
 
 def task_and_data(
-    kind: type[Task[Any]], source: Path | None, settings: Settings, quick: bool
+    kind: type[Task[Any]], source: Path | None, settings: Settings, quick: bool, tell: Tell = _nobody
 ) -> tuple[Task[Any], Data[Any]]:
-    data = _read(kind, source, settings, quick)
+    data = _read(kind, source, settings, quick, tell)
     if not (data.train and data.dev):
-        raise DataError(f"expected examples to learn from and some to choose by, not {_told(data.counts)}", str(source))
+        where = None if source is None else str(source)
+        notes = "".join(f"; {note}" for note in data.notes)
+        raise DataError(
+            f"expected examples to learn from and some to choose by, not {_told(data.counts)}{notes}", where
+        )
     return kind.fitted(data, settings), data
 
 
-def _read(kind: type[Task[Any]], source: Path | None, settings: Settings, quick: bool) -> Data[Any]:
-    if source is None and (quick or not kind.data_needed):
-        return kind.made_data(MADE, settings) if quick else kind.read(None, settings)
-    if source is None:
+def _read(kind: type[Task[Any]], source: Path | None, settings: Settings, quick: bool, tell: Tell) -> Data[Any]:
+    if source is None and kind.data_needed and not quick:
         raise ArgumentError(f"{kind.name} needs data: give {kind.data_wanted}")
+    if source is None and quick:
+        data = kind.made_data(MADE, settings)
+        tell(f"made up examples: {_told(data.counts)}")
+        return data
+    tell(f"reading {kind.name}" if source is None else f"reading {source}")
     data = kind.read(source, settings)
-    return data.first(MADE) if quick else data
+    data = data.first(MADE) if quick else data
+    for note in (f"examples: {_told(data.counts)}", *data.notes):
+        tell(note)
+    return data

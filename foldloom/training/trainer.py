@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -74,8 +74,7 @@ class Trainer:
         torch.manual_seed(self.settings.seed)
         self.model = self.task.model().to(self.accelerator.device)
         self.task.begin(self.model, run.data)
-        examples = [self.task.example(item) for item in run.data.train]
-        self.examples = Examples(self.model, self._counted(examples, "recording"))
+        self.examples = Examples(self.model, [self.task.example(item) for item in run.data.train])
         self.dev_examples = [self.task.example(item) for item in run.data.dev]
         optimizer = self.task.optimizer(self.model)
         steps = self.settings.epochs * steps_of_epoch(len(self.examples), self.settings.batch)
@@ -230,12 +229,6 @@ class Trainer:
         tqdm = installed("tqdm", extra="train", to="show progress").tqdm
         disable = None if self.shows else True
         return tqdm(unit=" examples", leave=False, disable=disable, bar_format=BAR, **settings)
-
-    def _counted(self, examples: Sequence[Any], name: str) -> Iterable[Any]:
-        with self._bar(total=len(examples), desc=name) as bar:
-            for example in examples:
-                yield example
-                bar.update()
 
     def _tell(self, text: str) -> None:
         if self.shows:

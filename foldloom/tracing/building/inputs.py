@@ -192,7 +192,7 @@ class Inputs:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
             # A copy, because the array may change before the cell runs.
             array = np.array(value)
-            type_of_array = Type(array.shape, array.dtype.name)
+            type_of_array = Type(array.shape, _name_of(array.dtype))
             column = self._graph.input_column(type_of_array, is_tensor=False, tracked=False)
             return self._graph.add_input(column, array), type_of_array
         raise ArgumentError(f"{unbatchable(cell, value)}\n  {self._graph.where()}")
@@ -336,3 +336,9 @@ def _types_of_numbers(default: torch.dtype) -> dict[type, Type]:
         bool: Type((), "bool"),
         complex: Type((), {"float64": "complex128"}.get(name, "complex64")),
     }
+
+
+@functools.cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Which numpy puts together anew each time that it is asked."""
+    return dtype.name
