@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foldloom.data.reading import installed
+from foldloom.training import tensorboard
 from foldloom.training.run import Run
 
 COLUMNS = ("step", "epoch", "examples", "seconds", "loss")
@@ -22,6 +23,7 @@ def save_curves(run: Run, rows: Sequence[Row]) -> None:
     table.writeheader()
     table.writerows(rows)
     run.save("curves.csv", text.getvalue().encode())
+    run.save(tensorboard.NAME, tensorboard.events_of(rows, COLUMNS[:-1]))
     picture = io.BytesIO()
     _draw(run.task.name, rows, scores).savefig(picture, format="png", dpi=120)
     run.save("curves.png", picture.getvalue())
