@@ -31,6 +31,7 @@ from foldloom.training import Run, train
 from foldloom.training.answering import TrainedModel
 from foldloom.training.comparing import compare
 from foldloom.training.evaluating import PARTS, evaluate
+from foldloom.training.exporting import ExportedTask, export_run
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _add_train,
         _add_eval,
         _add_predict,
+        _add_export,
         _add_settings_command,
         _add_bench,
         add_explain,
@@ -117,7 +119,23 @@ def _eval(options: argparse.Namespace) -> None:
 
 
 def _add_predict(commands: Commands) -> None:
-    predicting.add_command(commands, TrainedModel.of)
+    predicting.add_command(commands, TrainedModel.of, ExportedTask)
+
+
+# --- export
+
+
+def _add_export(commands: Commands) -> None:
+    command = commands.add_parser("export", help="the best model of a training as one .onnx file, for predict --model")
+    command.add_argument("--run", type=Path, required=True, metavar="FOLDER", help="of the training")
+    add_data(command)
+    command.add_argument("file", type=Path, metavar="FILE", help="to write, such as model.onnx")
+    command.set_defaults(command=_export)
+
+
+def _export(options: argparse.Namespace) -> None:
+    export_run(Run.at(options.run, source=options.data), options.file)
+    tell(f"wrote {options.file}")
 
 
 # --- settings

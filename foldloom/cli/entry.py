@@ -9,6 +9,7 @@ from pathlib import Path
 
 from foldloom.cli.failing import Parser, fail, one_line
 from foldloom.runtime import predicting
+from foldloom.runtime.model import Model
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         commands.main(given)
         return
     parser = Parser(prog="foldloom")
-    predicting.add_command(parser.add_subparsers(required=True, metavar="COMMAND"), _open_run)
+    predicting.add_command(parser.add_subparsers(required=True, metavar="COMMAND"), _open_run, _open_task)
     with one_line():
         options = parser.parse_args(given)
         options.command(options)
@@ -33,6 +34,14 @@ def _open_run(folder: Path, threads: int) -> predicting.Predictor:
     from foldloom.training.answering import TrainedModel
 
     return TrainedModel.of(folder, threads)
+
+
+def _open_task(model: Model, task: str, path: Path) -> predicting.Predictor | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from foldloom.training.exporting import ExportedTask
+
+    return ExportedTask(model, task, path)
 
 
 def _need_torch() -> None:

@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 from foldloom.blocks.compiler.model import Model
 from foldloom.errors import ExportError
 from foldloom.exporting.model import StaticModel, dynamic_dims, static_model
-from foldloom.runtime.description import KEY
+from foldloom.runtime.description import KEY, TASK
 from foldloom.runtime.feeds import feeds_of
 from foldloom.runtime.recorder import Recorder
 from foldloom.tracing.cells.core import Cell
@@ -55,10 +55,15 @@ def export(model: Callable[..., Any], path: str | Path, examples: Sequence[Any] 
 
 
 def export_to(
-    model: Callable[..., Any], paths: Sequence[str | Path], examples: Sequence[Any] = (), parts: int = PARTS
+    model: Callable[..., Any],
+    paths: Sequence[str | Path],
+    examples: Sequence[Any] = (),
+    parts: int = PARTS,
+    *,
+    task: str | None = None,
 ) -> None:
     """`export` to several files, which share most of the work. Loops in fewer ``parts`` export faster and run
-    slower."""
+    slower. ``task`` is what a training says of itself, as JSON."""
     for path in paths:
         if Path(path).suffix not in _SUFFIXES:
             raise ExportError(
@@ -71,7 +76,7 @@ def export_to(
         program = exported_program(static)
         for path in paths:
             if Path(path).suffix == ".onnx":
-                _write_onnx(program, static, Path(path))
+                _write_onnx(program, static, Path(path), task)
             else:
                 torch.export.save(program, path, extra_files={KEY: static.description.to_json()})
     if isinstance(model, Model) and static.description.program is None:
@@ -92,7 +97,7 @@ def exported_program(static: StaticModel) -> ExportedProgram:
         raise ExportError(f"the static graph cannot be exported by torch: {_first_line(error)}") from error
 
 
-def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> None:
+def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path, task: str | None) -> None:
     for package in ("onnx", "onnxscript"):
         try:
             importlib.import_module(package)
@@ -120,6 +125,8 @@ def _write_onnx(program: ExportedProgram, static: StaticModel, path: Path) -> No
     assert converted is not None
     _strip_source_locations(converted.model)
     converted.model.metadata_props[KEY] = static.description.to_json()
+    if task is not None:
+        converted.model.metadata_props[TASK] = task
     converted.save(path)
 
 

@@ -24,6 +24,8 @@ from foldloom.runtime.schema import Dtype, checked_content
 
 KEY = "foldloom"
 """The key of the description in the metadata of a file."""
+TASK = "foldloom.task"
+"""The key of what a training says of itself, if one wrote the file."""
 
 Array = npt.NDArray[Any]
 

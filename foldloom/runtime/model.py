@@ -68,6 +68,11 @@ class Model:
         except ExportedFileError as error:
             raise self._named(error) from error
 
+    @property
+    def task(self) -> str | None:
+        """The task of the training that wrote the file, as JSON; None if ``fl.export`` wrote it."""
+        return self._session.task
+
     def __call__(self, examples: Sequence[Any]) -> list[Any]:
         """The result of each example, or of each recording of one (`fl.record`). With metrics, a result is a pair of
         the output and a dict from metric names to lists of rows, each paired with its label if it has one."""

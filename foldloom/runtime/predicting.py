@@ -59,17 +59,28 @@ class ExportedModel:
 
 OpenRun = Callable[[Path, int], Predictor]
 """From the folder of a training run and a number of threads. Passed in, because it needs torch."""
+OpenTask = Callable[[Model, str, Path], Predictor | None]
+"""From a file that a training wrote, which says its task; None where there is no torch, which tasks need."""
 
 
-def add_command(commands: Commands, open_run: OpenRun) -> None:
+def add_command(commands: Commands, open_run: OpenRun, open_task: OpenTask) -> None:
     command = commands.add_parser("predict", help="the answers of a trained or exported model")
     model = command.add_mutually_exclusive_group(required=True)
     model.add_argument(
         "--run", type=Path, metavar="FOLDER", help="what foldloom train kept: lines as its task has them"
     )
-    model.add_argument("--model", type=Path, metavar="FILE", help="what fl.export wrote: lines of JSON; needs no torch")
+    model.add_argument(
+        "--model",
+        type=Path,
+        metavar="FILE",
+        help="what foldloom export wrote: lines as its task has them; or fl.export: lines of JSON, and no torch needed",
+    )
     command.add_argument(
-        "--batch", type=int, default=1, metavar="N", help="how many lines to answer together (1: each as it comes)"
+        "--batch",
+        type=_from_one,
+        default=1,
+        metavar="N",
+        help="how many lines to answer together (1: each as it comes)",
     )
     command.add_argument(
         "--program",
@@ -96,17 +107,23 @@ def add_command(commands: Commands, open_run: OpenRun) -> None:
         help="with --model, how much the file may take: steps and depth of an example, bytes of memory, seconds of a batch",
     )
     command.add_argument(
-        "--threads", type=int, metavar="N", help="how many of them may be used (1; with --model, all there are)"
+        "--threads", type=_from_one, metavar="N", help="how many of them may be used (1; with --model, all there are)"
     )
     command.add_argument(
         "examples", nargs="?", type=Path, metavar="EXAMPLES", help="a file with one example a line (standard input)"
     )
-    command.set_defaults(command=partial(_predict, open_run))
+    command.set_defaults(command=partial(_predict, open_run, open_task))
 
 
-def _predict(open_run: OpenRun, options: argparse.Namespace) -> None:
+def _from_one(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, not {text!r:.60}")
+    return int(text)
+
+
+def _predict(open_run: OpenRun, open_task: OpenTask, options: argparse.Namespace) -> None:
     try:
-        predictor = _exported(options) if options.run is None else _of_run(open_run, options)
+        predictor = _exported(open_task, options) if options.run is None else _of_run(open_run, options)
         if options.examples is None:
             _answer_all(predictor, sys.stdin, options.batch)
             return
@@ -131,15 +148,14 @@ def _of_run(open_run: OpenRun, options: argparse.Namespace) -> Predictor:
     return open_run(options.run, options.threads or 1)
 
 
-def _exported(options: argparse.Namespace) -> ExportedModel:
-    if options.threads is not None and options.threads < 1:
-        raise ArgumentError(f"--threads takes a number from 1 on, not {options.threads}")
+def _exported(open_task: OpenTask, options: argparse.Namespace) -> Predictor:
     program = None if options.program is None else imported(options.program, [options.program.partition(":")[0]])
     limits = Limits(**dict([_limit(text) for text in options.limit]))
     model = Model(
         options.model, program, modules=options.allow, threads=options.threads, limits=limits, trusted=options.trusted
     )
-    return ExportedModel(model)
+    of_task = None if model.task is None or program is not None else open_task(model, model.task, options.model)
+    return ExportedModel(model) if of_task is None else of_task
 
 
 def _limit(text: str) -> tuple[str, Any]:

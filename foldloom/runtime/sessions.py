@@ -15,7 +15,7 @@ import numpy as np
 
 from foldloom.errors import ExportedFileError
 from foldloom.runtime.archives import description_in
-from foldloom.runtime.description import KEY, Array, Description
+from foldloom.runtime.description import KEY, TASK, Array, Description
 from foldloom.runtime.limits import Limits, too_much
 
 MOST_BYTES = 1 << 31
@@ -34,6 +34,8 @@ class Session(ABC):
     """A loaded file."""
 
     description: Description
+    task: str | None = None
+    """What `foldloom export` adds: the task of a training, as JSON."""
 
     @abstractmethod
     def run(self, feeds: Mapping[str, Array], calls: int) -> Sequence[Array]:
@@ -73,6 +75,7 @@ class OnnxSession(Session):
                 f"{path} is an ONNX file, but not one that `fl.export` wrote: it does not say which cells it has"
             )
         self.description = Description.from_json(metadata[KEY], path)
+        self.task = metadata.get(TASK)
         _check_values(self.description, limits, path)
         self._check_inputs()
 

@@ -1,0 +1,74 @@
+"""The best model of a training as one file, which knows its task: it is asked the lines that the training's model is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from foldloom.blocks.compiler.model import Model as BlockModel
+from foldloom.errors import ArgumentError, ExportedFileError, ExportError, FoldloomError
+from foldloom.exporting.files import export_to
+from foldloom.runtime.model import Model
+from foldloom.tasks import TASKS
+from foldloom.tracing import record_each
+from foldloom.training import durable
+from foldloom.training.run import Run
+from foldloom.training.weights import no_tensor_above
+
+SHOWN = 500
+"""Examples of the training from which a model of code shows what it calls."""
+
+
+def export_run(run: Run, path: Path) -> None:
+    if path.suffix != ".onnx":
+        raise ArgumentError(f"expected a file whose name ends in .onnx, not {path}")
+    with durable.told("write", path):
+        path.open("ab").close()  # to export takes a while
+    model = run.model()
+    target = model.to_export()
+    # Blocks say what they call. What code calls is seen from examples.
+    items = [] if isinstance(target, BlockModel) else [*run.data.train, *run.data.dev][:SHOWN]
+    about = json.dumps({"task": run.task.name, "fitted": run.task.to_json()})
+    try:
+        export_to(model, [path], [run.task.example(item) for item in items], task=about)
+    except ExportError as error:
+        raise ExportError(f"{run.task.name} cannot be exported: {error}") from error
+
+
+class ExportedTask:
+    """An exported file as `foldloom predict` uses it, if a training wrote it: lines in, answers out."""
+
+    def __init__(self, model: Model, about: str, path: Path) -> None:
+        try:
+            held = json.loads(about)
+            self._task = TASKS[held["task"]].restored(held["fitted"])
+        except (FoldloomError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ExportedFileError(f"{path} does not say what its task is: {error!r:.200}") from error
+        self._exported = model
+        self._code = None
+        if model.description.program is None:
+            # Files of code are asked recordings, which a model makes whatever its weights are.
+            with no_tensor_above(path.stat().st_size, f"{path} asks for a larger model than it has weights for"):
+                self._code = self._task.model().eval().to_export()
+
+    def parse(self, line: str) -> Any:
+        return self._task.parse(line.rstrip("\r\n"))
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        examples = [self._task.example(item) for item in items]
+        asked = examples if self._code is None else record_each(self._code, examples)
+        given = [_as_predicted(result) for result in self._exported(asked)]
+        return [self._task.answer(item, predicted) for item, predicted in zip(items, given, strict=True)]
+
+
+def _as_predicted(result: Any) -> Any:
+    """As the model itself predicts it: rows of a tensor, or plain numbers."""
+    if isinstance(result, list | tuple):
+        return [_as_predicted(each) for each in result]
+    array = np.asarray(result)
+    return array.item() if array.ndim == 0 else torch.from_numpy(np.array(array))
