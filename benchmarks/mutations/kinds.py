@@ -17,6 +17,9 @@ class Kind(ABC):
     compiled then is not taken for the deed of a file.
     """
 
+    also_allowed: tuple[str, ...] = ()
+    """Audit events that come of well-formed ones, too."""
+
     @abstractmethod
     def make_originals(self, folder: Path) -> None:
         """Write a few well-formed ones, each under a name of its own. Called once; the folder is kept for all mutations."""
@@ -44,6 +47,9 @@ class Kind(ABC):
 KINDS = {
     "description": "benchmarks.mutations.exported:Descriptions",
     "onnx": "benchmarks.mutations.exported:OnnxFiles",
+    "data": "benchmarks.mutations.readers:Files",
+    "vectors": "benchmarks.mutations.readers:Vectors",
+    "run": "benchmarks.mutations.runs:Runs",
 }
 """By the name after ``--kind``: the module and the class. Each is imported only where it is used, because it needs packages of its own."""
 

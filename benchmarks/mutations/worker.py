@@ -92,7 +92,7 @@ def serve(place: str, folder: Path) -> None:
             os.rename(made, originals)
             os.mkdir(made)
     kind.warm_up(originals)
-    judge = _Judge(kind, originals, Watch())
+    judge = _Judge(kind, originals, Watch(kind.also_allowed))
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(asdict(judge.verdict_on(int(line), folder))), file=answers, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Self, get_type_hints
 
 from foldloom.data.opening import MIB, Limits
@@ -52,6 +53,12 @@ class Range:
         return " ".join(parts)
 
 
+@cache
+def types_of(kind: type) -> dict[str, Any]:
+    """Of the fields of a class. Annotations are texts, which Python evaluates anew each time that it is asked."""
+    return get_type_hints(kind)
+
+
 def setting(default: Any, meaning: str, **range: Any) -> Any:
     """A field of `Settings`; ``range`` is that of a `Range`.
 
@@ -86,7 +93,7 @@ class Settings:
     line_limit: int = setting(16, "Lines of more MiB than this are refused.", at_least=1, at_most=1024)
 
     def __post_init__(self) -> None:
-        types = get_type_hints(type(self))
+        types = types_of(type(self))
         for each in fields(self):
             kind, value = types[each.name], getattr(self, each.name)
             is_whole = kind is float and type(value) is int
@@ -99,7 +106,7 @@ class Settings:
         >>> Settings().changed({"epochs": "3"}).epochs
         3
         """
-        types = get_type_hints(type(self))
+        types = types_of(type(self))
         names = [each.name for each in fields(self)]
         for name in written:
             if name not in names:
@@ -119,7 +126,7 @@ class Settings:
 
     def described(self) -> Iterator[tuple[str, str, str, str]]:
         """For each setting its name, its value, what it may be, and its meaning."""
-        types = get_type_hints(type(self))
+        types = types_of(type(self))
         for each in fields(self):
             about, value = _about(type(self), each.name), getattr(self, each.name)
             shown = str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,13 +18,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.models.training import Trainable
-from foldloom.tasks.settings import Settings
+from foldloom.tasks.settings import Settings, types_of
 
 Item = TypeVar("Item")
 
@@ -79,7 +79,7 @@ class Task(ABC, Generic[Item]):
     @classmethod
     def defaults(cls, *, quick: bool = False) -> Any:
         """Its settings."""
-        kind: type[Settings] = get_type_hints(cls)["settings"]
+        kind: type[Settings] = types_of(cls)["settings"]
         return kind(**(cls.quick if quick else {}))
 
     @classmethod
@@ -150,7 +150,7 @@ class Task(ABC, Generic[Item]):
     @classmethod
     def restored(cls, json: Mapping[str, Any]) -> Self:
         """The task that `to_json` wrote down; raises `ArgumentError`, `DataError` or ValueError for anything else."""
-        types, names = get_type_hints(cls), {field.name for field in dataclasses.fields(cls)}
+        types, names = types_of(cls), {field.name for field in dataclasses.fields(cls)}
         if json.keys() != names:
             raise ValueError(
                 f"expected {', '.join(sorted(names))} of the task, not {', '.join(sorted(map(str, json)))}"

@@ -101,12 +101,12 @@ class Trainer:
     def _begin(self, resume: bool) -> None:
         if resume:
             self.run.check_data()
-            self._go_on()
+            self.go_on()
         elif self.accelerator.is_main_process:
             self.run.save_config()
         self.accelerator.wait_for_everyone()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """From the newest checkpoint that is not damaged."""
         damaged = []
         for path in self.checkpoints.paths:
