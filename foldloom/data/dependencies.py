@@ -31,6 +31,10 @@ class ConlluReader(Reader[ParsedSentence]):
 
     def parse(self, text: str) -> ParsedSentence:
         rows = [(number, row) for number, row in _rows(text) if isinstance(row["id"], int)]
+        if not rows:
+            raise DataError(
+                "expected a word of the sentence, but there are only spellings of several, or words that are not written"
+            )
         for position, (line, row) in enumerate(rows, 1):
             _check(row, position, len(rows), line)
         columns = zip(*[(row["form"], row["upos"], row["head"] - 1, row["deprel"]) for _, row in rows], strict=True)

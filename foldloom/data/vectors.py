@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,9 @@ def _table_in(path: Path, rows: int, limits: Limits) -> Table:
                 raise DataError(f"expected a file of at most {limits.file:,} bytes", str(path))
             if not file.read(6).startswith(b"\x93NUMPY"):
                 raise DataError("expected a table in numpy's format, .npy", str(path))
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what numpy thinks of a header that it reads all the same
+            table = np.load(path, mmap_mode="r", allow_pickle=False)
     except DataError:
         raise
     except Exception as error:  # a header is read by Python's tokenizer and parser, and raises what they do

@@ -50,9 +50,11 @@ class CodeSettings(Settings):
     epochs: int = 5
     batch: int = 128
     learning_rate: float = 6e-3
-    expressions: int = setting(0, "How many of them to read, of files drawn at random; 0 for all.", at_least=0)
+    expressions: int = setting(
+        0, "How many of them to read, of files drawn at random; 0 for all.", at_least=0, at_most=10**9
+    )
     largest: int = setting(40, "Expressions of more nodes are left out.", at_least=3, at_most=500)
-    at_least: int = setting(20, "Names and constants that come less often are all the same.", at_least=1)
+    at_least: int = setting(20, "Names and constants that come less often are all the same.", at_least=1, at_most=10**9)
     embedding: int = size(64, "The size of the vectors of names and kinds.")
     hidden: int = size(128, "The size of states.")
     dropout: float = setting(0.1, "Of states.", at_least=0, below=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,8 +156,8 @@ class SentimentTask(Task[Tree]):
 
 
 def vectors_in(folder: str) -> WordVectors:
-    if "\0" in folder or not Path(folder).is_dir():
-        raise DataError("expected a folder with vectors, for the setting 'vectors'", repr(folder)[1:-1])
+    if not os.path.isdir(folder):
+        raise DataError("expected a folder with vectors, for the setting 'vectors'", repr(folder[:200])[1:-1])
     tables = sorted(Path(folder).glob("*.npy"))
     if len(tables) != 1:
         raise DataError(

@@ -54,7 +54,7 @@ class Range:
 
 
 @cache
-def types_of(kind: type) -> dict[str, Any]:
+def types_of(kind: Any) -> dict[str, Any]:
     """Of the fields of a class. Annotations are texts, which Python evaluates anew each time that it is asked."""
     return get_type_hints(kind)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class Checkpoints:
         if about["format"] != FORMAT or about["step"] != _step(path):
             raise ValueError("it is of another version, or of another step")
         if about["training"] != self._identity:
-            raise RunError(f"{path} belongs to another training than the config.json of its folder")
+            raise RunError(f"{path / MANIFEST} belongs to another training than the config.json of its folder")
         files = {}
         for name, described in about["files"].items():
             if Path(name).name != name:
@@ -99,6 +99,12 @@ class Checkpoints:
             if described != _described(files[name]):
                 raise RunError(f"{path / name} is damaged: its checksum is not that of {MANIFEST}")
         return files
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Those that turned out to be damaged: what is saved next may have their names."""
+        if self._accelerator.is_main_process:
+            for path in paths:
+                durable.remove_folder(path)
 
     def _remove_unfinished(self) -> None:
         for path in self._folder.glob(f"*{durable.UNFINISHED}"):

@@ -102,6 +102,11 @@ class Run:
         return (self.folder / CONFIG).exists()
 
     @property
+    def has_model(self) -> bool:
+        """Whether there are best weights."""
+        return (self.folder / MODEL).exists()
+
+    @property
     def identity(self) -> str:
         """What weights and checkpoints say they belong to: the task, its settings and vocabularies."""
         told = json.dumps([self.task.name, self._fitted], sort_keys=True, ensure_ascii=False)
@@ -163,7 +168,7 @@ class Run:
 
     def _model_file(self) -> tuple[Path, bytes]:
         path = self.folder / MODEL
-        if not path.exists():
+        if not self.has_model:
             raise RunError(
                 f"{self.folder} has no {MODEL}: the training ended before its first epoch did, which "
                 f"`foldloom train --resume {self.folder}` goes on with, or the file was removed: put it back, or train anew"

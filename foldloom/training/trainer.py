@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ def train(
             raise RunError(
                 f"{run.folder} has a training already: go on with it by `--resume {run.folder}`, or give another folder"
             )
+        if resume and run.has_model:
+            run.model()  # before anything is made by a config.json that is not that of the weights
         return Trainer(run, accelerator, progress).train(resume, checkpoint_every)
 
 
@@ -101,31 +104,32 @@ class Trainer:
     def _begin(self, resume: bool) -> None:
         if resume:
             self.run.check_data()
-            self.go_on()
+            self.checkpoints.remove(self.go_on())
         elif self.accelerator.is_main_process:
             self.run.save_config()
         self.accelerator.wait_for_everyone()
 
-    def go_on(self) -> None:
-        """From the newest checkpoint that is not damaged."""
-        damaged = []
+    def go_on(self) -> list[Path]:
+        """From the newest checkpoint that is not damaged; returns those that are."""
+        damaged: dict[Path, str] = {}
         for path in self.checkpoints.paths:
             try:
                 checkpoint = self.checkpoints.read(path, at_most=4 * size_of(self.model))
                 self.progress = restore(checkpoint, self._parts(), self.rank, self.processes)
             except DamagedCheckpointError as error:
-                damaged.append(str(error))
+                damaged[path] = str(error)
                 continue
-            for problem in damaged:
+            for problem in damaged.values():
                 self._tell(f"{problem}: going on from {path.name}, the one before")
             if self.progress.epoch:
                 self.run.check_model(self.model)
-            return
+            return list(damaged)
         if damaged:
             raise RunError(
-                f"no checkpoint of {self.run.folder} can be gone on from: {'; '.join(damaged)}. Train anew in another folder"
+                f"no checkpoint of {self.run.folder} can be gone on from: {'; '.join(damaged.values())}. Train anew in another folder"
             )
         self._tell(f"{self.run.folder} has no checkpoint yet: beginning anew")
+        return []
 
     def _parts(self) -> Parts:
         return Parts(self.model, self.optimizer, self.schedule)

@@ -82,7 +82,7 @@ def test_bench(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["eval", "--run", "nowhere"], "nowhere is not the folder of a training"),
         (["predict", "--run", "nowhere"], "nowhere is not the folder of a training"),
         (["predict"], "one of the arguments --run --model is required"),
-        (["predict", "--run", "run", "--allow", "os"], "--program and --allow are for models that were exported"),
+        (["predict", "--run", "run", "--allow", "os"], "are for models that were exported; leave them out with --run"),
     ],
 )
 def test_what_is_wrong(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
