@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import Any, Self, get_type_hints
 
 from foldloom.data.opening import MIB, Limits
@@ -53,10 +52,14 @@ class Range:
         return " ".join(parts)
 
 
-@cache
-def types_of(kind: Any) -> dict[str, Any]:
+_TYPES: dict[type, dict[str, Any]] = {}
+
+
+def types_of(kind: type) -> dict[str, Any]:
     """Of the fields of a class. Annotations are texts, which Python evaluates anew each time that it is asked."""
-    return get_type_hints(kind)
+    if kind not in _TYPES:
+        _TYPES[kind] = get_type_hints(kind)
+    return _TYPES[kind]
 
 
 def setting(default: Any, meaning: str, **range: Any) -> Any:

@@ -12,6 +12,8 @@
 
 #include "_fast_path.h"
 
+#include <stddef.h>
+
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 #define KNOWS_FRAMES 1
 #define Py_BUILD_CORE_MODULE 1
