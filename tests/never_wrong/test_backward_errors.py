@@ -302,9 +302,32 @@ def a_view_changed_twice_of_which_nothing_is_saved(x: torch.Tensor) -> Any:
     return base
 
 
+NORM = nn.BatchNorm1d(3).double().eval()
+
+
+def saved_by_a_norm(x: torch.Tensor) -> Any:
+    base = x * 2
+    normed = NORM(base.unsqueeze(0))
+    base.mul_(2)
+    return normed
+
+
+def a_stack_of_saved_results_changed(x: torch.Tensor) -> Any:
+    stack = torch.stack([x.max(), x.exp()[0].exp()])
+    stack[1] = 1
+    return stack
+
+
 @pytest.mark.parametrize(
     "function",
-    [a_view_changed_twice, another_part_changed, a_view_changed_once, a_view_changed_twice_of_which_nothing_is_saved],
+    [
+        saved_by_a_norm,
+        a_stack_of_saved_results_changed,
+        a_view_changed_twice,
+        another_part_changed,
+        a_view_changed_once,
+        a_view_changed_twice_of_which_nothing_is_saved,
+    ],
 )
 def test_what_was_written_through_a_view(function: Callable[..., Any]) -> None:
     errors = []

@@ -149,9 +149,10 @@ class Overwritten:
                 # What works in place keeps a copy of what it changes.
                 if slot or not first <= change.made < first + int(part.width[node]):
                     return True
-        is_dense = not any(type.ragged for type in op.outputs)
-        places = [first + result for result in saved.results] if is_dense else [first] if saved.results else []
-        return any(value in self._changes for value in places)
+        if any(type.ragged for type in op.outputs):
+            return bool(saved.results) and first in self._changes
+        # A stack of results is a copy of them: to change it is not to change them.
+        return any(not change.is_ragged for result in saved.results for change in self._changes.get(first + result, ()))
 
 
 def _is_part(read: Sequence[int], change: Change) -> bool:

@@ -47,17 +47,15 @@ class SavedBy(NamedTuple):
 def saved_by(trial: Trial, differentiable: Sequence[bool]) -> SavedBy:
     """What a call saves. If it cannot be tried, nothing that is known."""
     tracked = [number for number, is_differentiable in enumerate(differentiable) if is_differentiable]
-    if _is_nothing(_tried(trial, tracked, True)):
+    if _tried(trial, tracked, True) == Saved():
         return SavedBy(tuple([Saved()] * len(differentiable)))
-    each = [_tried(trial, [number], False) if d else Saved() for number, d in enumerate(differentiable)]
-    return SavedBy(tuple(each), _tried(trial, (), True))
+    # Some take operands that must not require grad, running statistics say: then the others are tried by themselves.
+    each = [_tried(trial, [number], False) if d else None for number, d in enumerate(differentiable)]
+    return SavedBy(tuple([saved or Saved() for saved in each]), _tried(trial, (), True) or Saved())
 
 
-def _is_nothing(saved: Saved) -> bool:
-    return not saved.operands and not saved.results
-
-
-def _tried(trial: Trial, tracked: Sequence[int], weights: bool) -> Saved:
+def _tried(trial: Trial, tracked: Sequence[int], weights: bool) -> Saved | None:
+    """None if it cannot be tried."""
     kept: list[torch.Tensor] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -68,7 +66,7 @@ def _tried(trial: Trial, tracked: Sequence[int], weights: bool) -> Saved:
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             operands, result = trial(tracked, weights)
     except Exception:
-        return Saved()
+        return None
     results: list[Any] = []
     flatten(result, results)
     memory = {_memory(tensor) for tensor in kept}
