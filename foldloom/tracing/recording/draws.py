@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from foldloom.pytrees import flatten, unflatten
+from foldloom.pytrees import flatten, map_leaves, unflatten
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.functions.calls import name_of
 from foldloom.tracing.functions.shape_inference import BY_VALUE
@@ -228,7 +229,8 @@ def drawn_where_called(
     """A call of a function that draws and is not taken apart. It is recorded with the state of the generator, which then goes on as if it
     had been called; or called, where that depends on values. NotImplemented: it draws nothing with these settings."""
     if how == BY_VALUE or kwargs.get("generator") is not None:
-        return recorder.call_with_values(function, args, kwargs)
+        # Copies, because what the call saves for backward must not change where it stands for one in place.
+        return recorder.call_with_values(function, *map_leaves((args, kwargs), partial(_copied, recorder)))
     before = torch.default_generator.get_state()
     like_args, like_kwargs = _likes(args, kwargs)
     try:
@@ -241,6 +243,10 @@ def drawn_where_called(
         return NotImplemented
     state = recorder.lift(before, ragged=False)
     return recorder.call_function(drawn_from, (state, name_of(function), *args), kwargs)
+
+
+def _copied(recorder: ActiveRecorder, leaf: Any) -> Any:
+    return recorder.call_function(torch.clone, (leaf,), None) if type(leaf) is LazyTensor else leaf
 
 
 def _never(*_: Any) -> bool:
