@@ -12,6 +12,7 @@ if _typing.TYPE_CHECKING:
     from foldloom.planning.plans import Plan
     from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
     from foldloom.tracing import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each
+    from foldloom.tracing.storing import load, save
     from foldloom.views import Page, Profile, explain, profile, show
 
 __version__ = "0.1.0"
@@ -37,11 +38,13 @@ __all__ = [
     "explain",
     "export",
     "lift",
+    "load",
     "one_by_one",
     "plan",
     "profile",
     "record",
     "record_each",
+    "save",
     "show",
     "static_model",
 ]
@@ -67,6 +70,7 @@ lazy_imports.load_on_demand(
             "record",
             "record_each",
         ],
+        "tracing.storing": ["load", "save"],
         "views": ["Page", "Profile", "explain", "profile", "show"],
     },
 )

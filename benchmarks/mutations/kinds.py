@@ -50,6 +50,8 @@ KINDS = {
     "data": "benchmarks.mutations.readers:Files",
     "vectors": "benchmarks.mutations.readers:Vectors",
     "run": "benchmarks.mutations.runs:Runs",
+    "recording": "benchmarks.mutations.recordings:Recordings",
+    "forged-recording": "benchmarks.mutations.recordings:ForgedRecordings",
 }
 """By the name after ``--kind``: the module and the class. Each is imported only where it is used, because it needs packages of its own."""
 

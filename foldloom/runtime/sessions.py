@@ -67,9 +67,11 @@ class OnnxSession(Session):
             options.intra_op_num_threads = threads
         try:
             self._session = _limited_session(runtime, content, options, limits.memory + 2 * len(content))
-        except Exception as error:
+            metadata = self._session.get_modelmeta().custom_metadata_map
+            self._inputs = [(given.name, given.type, given.shape) for given in self._session.get_inputs()]
+            self._outputs = [(made.name, made.type, made.shape) for made in self._session.get_outputs()]
+        except Exception as error:  # names that are no text, too
             raise ExportedFileError(f"{path} is no file that ONNX Runtime can run: {_line(error)}") from error
-        metadata = self._session.get_modelmeta().custom_metadata_map
         if KEY not in metadata:
             raise ExportedFileError(
                 f"{path} is an ONNX file, but not one that `fl.export` wrote: it does not say which cells it has"
@@ -82,19 +84,17 @@ class OnnxSession(Session):
     def _check_inputs(self) -> None:
         """The graph takes and gives what the description says."""
         described = self.description
-        names = [given.name for given in self._session.get_inputs()]
-        if names != described.input_names():
+        if [name for name, _, _ in self._inputs] != described.input_names():
             raise ExportedFileError(f"{self._path} has a graph that takes other inputs than its description says")
-        outputs = self._session.get_outputs()
-        if len(outputs) != len(described.types):
+        if len(self._outputs) != len(described.types):
             raise ExportedFileError(f"{self._path} has a graph that gives other outputs than its description says")
-        for type, given, made in zip(described.types, self._session.get_inputs(), outputs, strict=False):
-            for value in (given, made):
-                extents = [size for size in value.shape[1:] if isinstance(size, int)]
+        for type, given, made in zip(described.types, self._inputs, self._outputs, strict=False):
+            for name, kind, shape in (given, made):
+                extents = [size for size in shape[1:] if isinstance(size, int)]
                 fits = len(extents) != len(type.shape) or extents == list(type.shape)
-                if _TYPES.get(value.type) != type.dtype or len(value.shape) != len(type.shape) + 1 or not fits:
+                if _TYPES.get(kind) != type.dtype or len(shape) != len(type.shape) + 1 or not fits:
                     raise ExportedFileError(
-                        f"{self._path} has a graph in which {value.name:.60} is {value.type}{value.shape}, where its description says {type}"
+                        f"{self._path} has a graph in which {name:.60} is {kind}{shape}, where its description says {type}"
                     )
 
     def run(self, feeds: Mapping[str, Array], calls: int) -> Sequence[Array]:
@@ -152,7 +152,11 @@ def _limited_session(runtime: Any, content: bytes, options: Any, most: int) -> A
     with _registering:
         runtime.create_and_register_allocator(place, runtime.OrtArenaCfg(arena))
         return runtime.InferenceSession(
-            content, options, providers=["CPUExecutionProvider"], disabled_optimizers=["ConstantFolding"]
+            content,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["ConstantFolding"],
+            enable_fallback=0,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from foldloom.errors import CellMismatchError
 from foldloom.execution import Kernel
 from foldloom.graph import Op
 from foldloom.tracing.cells.bodies import is_automatic, kernel_of_body
@@ -55,7 +56,10 @@ def _function_kernel(op: Op, weights: Weights) -> Kernel:
     call = call_of_template(function_named(op.key), op.settings, op.inputs, shared, op.outputs)
     is_ragged = any(type.ragged for type in op.inputs)
     run = ragged_form(call) if is_ragged else batched_form(call)
-    assert run is not None, "a ragged call is only recorded where there is a rule for it"
+    if run is None:
+        raise CellMismatchError(
+            f"{op} is a call on rows of any number, for which there is no rule: it was recorded elsewhere, or forged"
+        )
 
     count = len(op.outputs)
     run_blocks = without_gradients(call, run)

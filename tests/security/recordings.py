@@ -1,0 +1,161 @@
+"""Crafted recordings and plans."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import foldloom as fl
+from benchmarks.mutations.recordings import SENTENCES, Scorer, forged
+from tests.security.attacks import Attack, Attacks
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def _crafted(change: Callable[[Arrays, Any], Any]) -> Callable[[Path, Path], None]:
+    def craft(path: Path, target: Path) -> None:
+        with np.load(path) as loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+        content = json.loads(arrays["json"].tobytes())
+        made = change(arrays, content)
+        text = made if isinstance(made, str) else json.dumps(content)
+        arrays["json"] = np.frombuffer(text.encode(), np.uint8)
+        target.write_bytes(forged(arrays))
+
+    return craft
+
+
+def recording(name: str, change: Callable[[Arrays, Any], Any]) -> Attack:
+    return Attack(name, _crafted(change), ".recording")
+
+
+def plan(name: str, change: Callable[[Arrays, Any], Any]) -> Attack:
+    return Attack(name, _crafted(change), ".plan")
+
+
+def raw(name: str, make: Callable[[bytes], bytes]) -> Attack:
+    return Attack(name, lambda path, target: _write(target, make(path.read_bytes())), ".recording")
+
+
+def _write(target: Path, data: bytes) -> None:
+    target.write_bytes(data)
+
+
+class Runs:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch written",)
+
+
+def op(content: Any) -> Any:
+    """An operation that is a function of torch's."""
+    return next(op for op in content["recordings"][0]["ops"] if ":" in op["key"])
+
+
+def step(content: Any) -> Any:
+    return content["plan"]["steps"][0]
+
+
+def column(name: str, value: int, place: int = 0) -> Callable[[Arrays, Any], None]:
+    def change(arrays: Arrays, _: Any) -> None:
+        made = arrays[name].copy()
+        made[place] = value
+        arrays[name] = made
+
+    return change
+
+
+def _objects(_: bytes) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, json=np.array([Runs()], dtype=object), checksum=np.zeros(32, np.uint8))
+    return stream.getvalue()
+
+
+def _compressed(data: bytes) -> bytes:
+    with np.load(io.BytesIO(data)) as loaded:
+        arrays = {name: loaded[name] for name in loaded.files}
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays, bomb=np.zeros(200_000_000, np.uint8))
+    return stream.getvalue()
+
+
+def _zip_of(name: str, data: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(name, data)
+    return stream.getvalue()
+
+
+HUGE_HEADER = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (100000000000,), }" + b" " * 40 + b"\n"
+)
+
+ATTACKS = (
+    raw("a pickle", lambda _: pickle.dumps(Runs())),
+    raw("arrays of objects", _objects),
+    raw("half a recording", lambda data: data[: len(data) // 2]),
+    raw("a recording with a byte changed", lambda data: data[:1000] + bytes([data[1000] ^ 1]) + data[1001:]),
+    raw("an empty recording", lambda _: b""),
+    raw("a text for a recording", lambda _: b"hello"),
+    raw("compressed arrays", _compressed),
+    raw("an array that is not there", lambda _: _zip_of("json.npy", HUGE_HEADER)),
+    raw("an archive of something else", lambda _: _zip_of("model/data.pkl", b"x")),
+    Attack("a folder for a recording", lambda _, target: target.mkdir(), ".recording"),
+    recording("no JSON in a recording", lambda arrays, content: "{"),
+    recording("deep JSON in a recording", lambda arrays, content: "[" * 100_000),
+    recording("another format of recordings", lambda arrays, content: content.update(format=99)),
+    recording("no recordings", lambda arrays, content: content.pop("recordings")),
+    recording("a function of os as an operation", lambda arrays, content: op(content).update(key="os:system")),
+    recording("a function that torch imports", lambda arrays, content: op(content).update(key="torch.serialization:os.system")),
+    recording("a function that loads", lambda arrays, content: op(content).update(key="torch:load")),
+    recording("a module to be imported", lambda arrays, content: op(content).update(key="antigravity:x")),
+    recording("an operator that maps files, by its name", lambda arrays, content: op(content).update(key="torch:from_file")),
+    recording("settings of a strange class", lambda arrays, content: op(content).update(settings={"class": "os.system"})),
+    recording("settings nested deeply", lambda arrays, content: op(content).update(settings=json.loads("[" * 300 + "]" * 300))),
+    recording("an attribute of torch for a dtype", lambda arrays, content: op(content).update(settings={"dtype": "load"})),
+    recording("a result of a strange class", lambda arrays, content: content["recordings"][0].update(results=[[{"node": ["system", None, [], True]}, 0, None]])),
+    recording("a result of many outputs", lambda arrays, content: content["recordings"][0].update(results=[[{"run": ["list", 0, 10**12]}, 10**12, None]])),
+    recording("a type of a million dimensions", lambda arrays, content: content["recordings"][0]["ops"][0].update(outputs=[[[2] * 1000, "float32"]])),
+    recording("an op that is not there", column("0.op_of_node", 99)),
+    recording("an operand that comes later", column("0.operands", 10**6)),
+    recording("an operand below zero", column("0.operands", -1)),
+    recording("lengths without end", column("0.lengths", 2**62)),
+    recording("another depth", column("0.depth_of_node", 2**31)),
+    recording("an output that is not there", column("0.outputs", 2**40)),
+    recording("examples without end", column("0.nodes_of_example", 2**62)),
+    recording("no column of operands", lambda arrays, _: arrays.pop("0.operands")),
+    recording("operands that are no integers", lambda arrays, _: arrays.update({"0.operands": arrays["0.operands"].astype(np.float32)})),
+    plan("a step before what it reads", lambda arrays, content: content["plan"]["steps"].reverse()),
+    plan("a step of an op that is not there", lambda arrays, content: step(content).__setitem__(0, 99)),
+    plan("a step of the last op", lambda arrays, content: step(content).__setitem__(0, -1)),
+    plan("a step of too many members", lambda arrays, content: step(content).__setitem__(2, 2**40)),
+    plan("an arena without end", lambda arrays, content: content["plan"]["arenas"][0].__setitem__(1, 2**50)),
+    plan("rows outside of an arena", lambda arrays, _: arrays.update(indices=arrays["indices"] + 10**9)),
+    plan("rows below zero", lambda arrays, _: arrays.update(indices=arrays["indices"] - 10**9)),
+    plan("outputs of no block", lambda arrays, _: arrays.update(block_of_output=arrays["block_of_output"] + 99)),
+    plan("a node that runs twice", lambda arrays, _: arrays.update(nodes=np.zeros_like(arrays["nodes"]))),
+    plan("a function of os in a plan", lambda arrays, content: next(op for op in content["plan"]["ops"] if ":" in op["key"]).update(key="os:system")),
+    plan("an input of another type", lambda arrays, content: content["plan"]["ops"][0].update(outputs=[[[7], "float64"]])),
+)  # fmt: skip
+
+
+class Recordings(Attacks):
+    attacks = ATTACKS
+
+    def make_models(self, folder: Path) -> None:
+        torch.manual_seed(0)
+        recordings = fl.record_each(Scorer(), SENTENCES)
+        fl.save(recordings, folder / "model.recording")
+        fl.save(fl.plan(recordings), folder / "model.plan")
+
+    def use_crafted(self, path: Path, attack: Attack) -> None:
+        loaded = fl.load(path)
+        fl.batch(Scorer()).run(loaded if path.suffix == ".plan" else fl.plan(loaded))
