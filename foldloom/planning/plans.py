@@ -168,6 +168,7 @@ class Plan:
         try:
             self._check_numbers()
             self._check_steps()
+            self._check_indices()
         except (IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise PlanError(f"the plan is not well formed: {type(error).__name__}: {error}") from error
 
@@ -191,6 +192,15 @@ class Plan:
         is_there = len(blocks) == len(rows) and (blocks >= 0).all() and (rows >= 0).all()
         if not is_there or (rows >= sizes[blocks]).any():
             raise PlanError("an output of the plan is in no block")
+
+    def _check_indices(self) -> None:
+        """They are handed out in order, whatever reads say of where theirs begin."""
+        gathers = [
+            r for r in [*[r for step in self.steps for r in step.reads], *self.outputs] if r.access is Access.GATHER
+        ]
+        ends = np.cumsum([0, *[read.size * read.slots for read in gathers]]).tolist()
+        if [read.start for read in gathers] != ends[:-1] or ends[-1] != len(self.indices):
+            raise PlanError("indices are not read one after the other, each once")
 
     def _check_steps(self) -> None:
         written = [np.arange(arena.rows) < arena.kept for arena in self.arenas]
