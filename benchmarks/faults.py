@@ -62,7 +62,7 @@ def _train(folder: Path, task: str) -> None:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """The last weights, the best ones, and their scores."""
-    last = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    last = max((folder / "checkpoints").glob("step-*[0-9]"), key=lambda path: int(path.name.removeprefix("step-")))
     return {
         **{name: array.tobytes() for name, array in load_file(last / "model.safetensors").items()},
         "best": (folder / "model.safetensors").read_bytes(),

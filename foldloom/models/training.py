@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
 from foldloom.tracing import batch as together
-from foldloom.tracing import record, record_each
+from foldloom.tracing import record
 
 Batch = Sequence[Any] | Planned
 """Examples, or a plan of their recordings: ``fl.plan([model.record(example), ...])``."""
@@ -39,10 +39,6 @@ class Trainable(nn.Module, ABC):
     @abstractmethod
     def record(self, example: Any) -> Recording:
         """What one example asks for, to be planned with others in any order."""
-
-    def record_each(self, examples: Sequence[Any]) -> list[Recording]:
-        """What each of several examples asks for."""
-        return [self.record(example) for example in examples]
 
     @abstractmethod
     def results(self, batch: Batch) -> Any:
@@ -79,9 +75,6 @@ class ForOneExample(Trainable):
 
     def record(self, example: Any) -> Recording:
         return record(self, example)
-
-    def record_each(self, examples: Sequence[Any]) -> list[Recording]:
-        return record_each(self, examples)
 
     @property
     def one_example(self) -> Callable[[Any], Any]:

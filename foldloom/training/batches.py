@@ -40,7 +40,8 @@ class Examples:
     def batch(self, numbers: Sequence[int]) -> Batch:
         if not self._model.can_record:
             return [self._examples[number] for number in numbers]
-        new = [number for number in dict.fromkeys(numbers) if number not in self._recorded]
-        recordings = self._model.record_each([self._examples[number] for number in new])
-        self._recorded.update(zip(new, recordings, strict=True))
+        for number in numbers:
+            if number not in self._recorded:
+                # By itself: recorded together, examples would compute in other orders after a training goes on, and round otherwise.
+                self._recorded[number] = self._model.record(self._examples[number])
         return plan([self._recorded[number] for number in numbers])

@@ -64,11 +64,12 @@ def test_power_cuts(tmp_path: Path) -> None:
         faults.go_on(end, "sentiment", wanted)
 
 
-def test_kills(tmp_path: Path) -> None:
-    faults._train(tmp_path / "whole", "sentiment")
+@pytest.mark.parametrize("task", ["sentiment", "adding"])
+def test_kills(task: str, tmp_path: Path) -> None:
+    faults._train(tmp_path / "whole", task)
     wanted = faults.outcome(tmp_path / "whole")
-    for end in faults.kills(tmp_path / "kills", "sentiment", 4, random.Random(2)):
-        faults.go_on(end, "sentiment", wanted)
+    for end in faults.kills(tmp_path / "kills", task, 5, random.Random(2)):
+        faults.go_on(end, task, wanted)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "training.json", "random-0.json"])
