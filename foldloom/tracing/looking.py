@@ -18,13 +18,13 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def looking_at(function: Any) -> Iterator[None]:
+def looking_at(function: Any, *, runs: bool = True) -> Iterator[None]:
     """Random numbers drawn within are drawn again after it, from torch's generators, Python's and numpy's. Tensors of the user's that
-    are changed in place, and buffers, attributes and gradients of the modules that the function is, or finds around it, are as before."""
+    are changed in place, and buffers, attributes and gradients of the modules that the function is, or finds around it, are as before. If nothing ``runs``, no gradient can change."""
     whole = module_of(function)
     around = [found for found in variables_of(function).values() if isinstance(found, torch.nn.Module)]
     found = {id(part): part for module in ([whole] if whole is not None else []) + around for part in module.modules()}
-    parts = [_Part(part) for part in found.values()]
+    parts = [_Part(part, runs) for part in found.values()]
     state, of_python, of_numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     outer, scope.undo = scope.undo, {}
@@ -51,22 +51,23 @@ def looking_at(function: Any) -> Iterator[None]:
 class _Part:
     """A module as it was: its attributes, and the numbers in its buffers."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, runs: bool) -> None:
         self._module, self._kind = module, type(module)
         self._attributes = dict(vars(module))
         self._tables = {name: dict(vars(module)[name]) for name in _TABLES}
         buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
         self._buffers = [(buffer, buffer.clone()) for buffer in buffers if not buffer.is_inference()]
-        weights = [weight for weight in module._parameters.values() if weight is not None]
-        self._grads = [
-            (weight, weight.grad, None if weight.grad is None else weight.grad.clone()) for weight in weights
-        ]
+        weights = [weight for weight in module._parameters.values() if weight is not None] if runs else []
+        self._grads = [(weight, weight.grad) for weight in weights]
+        """With what their gradients were, and the versions of these."""
+        self._numbers = [(grad, grad._version, grad.clone()) for _, grad in self._grads if grad is not None]
 
     def restore(self) -> None:
-        for weight, grad, numbers in self._grads:
+        for weight, grad in self._grads:
             if weight.grad is not grad:
                 weight.grad = grad
-            if grad is not None and numbers is not None and not torch.equal(grad, numbers):
+        for grad, version, numbers in self._numbers:
+            if grad._version != version:
                 grad.copy_(numbers)
         for buffer, value in self._buffers:
             # Writing what is there already would count as a change to autograd; and batch norm changes no version.

@@ -67,7 +67,7 @@ def record_together(
     if module is not None:
         recorder.inputs.share_buffers(module)
     try:
-        with looking_at(function), recording_into(recorder), gc_paused():
+        with looking_at(function, runs=False), recording_into(recorder), gc_paused():
             for number, args in enumerate(examples):
                 recorder.inputs.forget()
                 try:
