@@ -127,11 +127,11 @@ def let_go(recorder: RecorderOfLeaves) -> None:
     if not fast_path.handles_of(recorder, LazyTensor):
         return
     if gc.isenabled():
-        gc.collect(
-            0
-        )  # which Python would do soon: what was made in the batch is young, and much of it may refer to itself
+        # Which Python would do soon: what was made in the batch is young, and much of it may refer to itself.
+        gc.collect(0)
     held = [(handle, recorder.tensor_given_as(handle)) for handle in fast_path.handles_of(recorder, LazyTensor)]
     computed = [handle for handle, given in held if given is None and handle._recorder is recorder]
+    computed.sort(key=_first_value)  # they were found as they lie in memory
     observer, observing.observer = observing.observer, None  # nobody has asked for anything
     try:
         tensors = recorder.demand(computed, TENSOR) if computed else []
@@ -147,6 +147,11 @@ def let_go(recorder: RecorderOfLeaves) -> None:
                 become_tensor(handle, handle._value.clone())
         for handle, tensor in zip(computed, tensors, strict=True):
             become_tensor(handle, _same(tensor))
+
+
+def _first_value(handle: LazyTensor) -> int:
+    first: int = (*handle._value, -1)[0] if handle._type.ragged else handle._value
+    return first
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
