@@ -16,10 +16,7 @@ import torch
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution.kernels import type_of
 from foldloom.pytrees import flatten, unflatten
-from foldloom.tracing.building.builder import GraphBuilder
-from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.lookup import cell_of_module
-from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.functions.derivatives import missing_derivative, without_derivative
 from foldloom.tracing.mutation.functional import changed_beside_the_first, changes_in_place
 from foldloom.tracing.mutation.in_place import call_in_place, call_with_out, replace
@@ -27,29 +24,20 @@ from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.views import Borrowed, id_of_memory, is_strided, note_views
 from foldloom.tracing.recording.at_once import all_at_once
 from foldloom.tracing.recording.draws import drawn_where_called, draws_now, noise_between_layers
+from foldloom.tracing.recording.handles import RecorderOfHandles, add_node_of
 from foldloom.tracing.recording.keys import PLAIN_TYPES
-from foldloom.tracing.recording.signatures import KnownCall, Signatures
+from foldloom.tracing.recording.signatures import KnownCall
 from foldloom.tracing.rules.base import DRAWS, forms
 from foldloom.tracing.rules.modules import draws, draws_between_layers, is_hooked
-from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived, DerivedWeights
 
 
-class ComposedRecorder(ActiveRecorder, Protocol):
+class ComposedRecorder(RecorderOfHandles, Protocol):
     """A recorder with the parts that a first call needs."""
 
     @property
-    def graph(self) -> GraphBuilder: ...
-    @property
-    def inputs(self) -> Inputs: ...
-    @property
-    def signatures(self) -> Signatures: ...
-    @property
     def derived(self) -> DerivedWeights: ...
-    @property
-    def flushes(self) -> Flushes: ...
-    def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any: ...
 
 
 # ---- Functions.
@@ -106,7 +94,7 @@ def _record(
         if for_ragged is not None:
             if _has_no_history(for_ragged, leaves):
                 return _without_history(recorder, function, args, kwargs), None
-            result = recorder.add_node_of(for_ragged, handles)
+            result = add_node_of(recorder, for_ragged, handles)
             return with_views_noted(for_ragged, function, args, kwargs, handles, result), for_ragged
         leaves = [recorder.dense(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     operands = [leaf for leaf in leaves if type(leaf) is LazyTensor]
@@ -122,7 +110,7 @@ def _record(
         known.draws = None
     if _has_no_history(known, leaves):
         return _without_history(recorder, function, args, kwargs), None
-    result = None if known.is_operand else recorder.add_node_of(known, operands)
+    result = None if known.is_operand else add_node_of(recorder, known, operands)
     return with_views_noted(known, function, args, kwargs, handles, result), known
 
 
@@ -346,4 +334,4 @@ def first_module_call(
             return NotImplemented
     if key is not None and key[1:] == types:
         calls[key] = known
-    return recorder.add_node_of(known, handles)
+    return add_node_of(recorder, known, handles)

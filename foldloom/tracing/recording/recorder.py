@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
-from foldloom.errors import ArgumentError, CellError, ForeignValueError
+from foldloom.errors import ArgumentError, CellError
 from foldloom.execution.kernels import type_of
 from foldloom.graph import Type
 from foldloom.planning.schedulers import ByAgenda, Scheduler
-from foldloom.pytrees import flatten, map_leaves, unflatten
+from foldloom.pytrees import flatten, unflatten
 from foldloom.torch_private import is_any_autocast_enabled
 from foldloom.tracing import fast_path
 from foldloom.tracing.building.builder import GraphBuilder, InputColumn
@@ -32,53 +32,50 @@ from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
 from foldloom.tracing.mutation.spoiled import (
-    Spoiled,
-    as_tensor,
-    check_use,
-    error_of,
-    numbers_of,
     spoiled_among,
 )
-from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views, row_handles
+from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.recording.derivatives import backward
 from foldloom.tracing.recording.first_calls import (
     call_with_values,
     first_call,
     first_module_call,
-    is_of_nothing,
     with_given_taken,
-    with_views_noted,
+)
+from foldloom.tracing.recording.function_calls import (
+    OF_DENSE,
+    call_known,
+    call_unknown,
+    call_with_number,
+    call_with_spoiled,
+    numbers_among,
+    with_dense,
 )
 from foldloom.tracing.recording.gradient_hooks import values_of
-from foldloom.tracing.recording.handlers import HANDLERS, ROW_HANDLERS, TYPE_OF_STACK
+from foldloom.tracing.recording.handlers import HANDLERS, TYPE_OF_STACK
+from foldloom.tracing.recording.handles import (
+    add_node,
+    add_node_of,
+    cuts,
+    dense,
+    keep_together,
+    own,
+    rows_of,
+    settled,
+    tensor_given_as,
+)
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
 from foldloom.tracing.recording.leaves import array_of, let_go, own_tensor
-from foldloom.tracing.recording.numbers import Kinds, VaryingNumbers, default_dtype, kinds_of
+from foldloom.tracing.recording.numbers import VaryingNumbers, default_dtype, kinds_of
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.modules import MODULES
-from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import scope
-from foldloom.tracing.values.lazy_tensor import TENSOR, Form, Given, LazyTensor, computed, new_handle
-from foldloom.tracing.weights import Derived, DerivedWeights
+from foldloom.tracing.values.lazy_tensor import Form, Given, LazyTensor, computed, new_handle
+from foldloom.tracing.weights import DerivedWeights
 
-_OF_DENSE = "of dense operands"
-"""Stands for what is known of a call with ragged values that has to be made with dense ones."""
 _TAKEN_APART = "taken apart"
 """Stands for what is known of a call of a module that is not recorded as one operation."""
-
-
-def _with_dense(recorder: Recorder, args: Sequence[Any]) -> list[Any]:
-    """Arguments whose ragged values have become dense."""
-
-    def dense(item: Any) -> Any:
-        return recorder.dense(item) if type(item) is LazyTensor else item
-
-    return [type(arg)(map(dense, arg)) if type(arg) in (list, tuple) else dense(arg) for arg in args]
-
-
-def _numbers_among(args: Sequence[Any]) -> list[Any]:
-    return [arg for arg in args if type(arg) is not LazyTensor]
 
 
 class Recorder:
@@ -166,7 +163,7 @@ class Recorder:
                 handles = [new_handle(self, value, type, depth) for value, type in zip(operands, key[1:], strict=True)]
                 return self.call(cell, tuple([self.dense(handle) for handle in handles]), settings)
             known = self.signatures.of_cell(frozen, cell, frozen[1:], None, ())
-        return self._add_node(known, operands, depth + 1)
+        return add_node(self, known, operands, depth + 1)
 
     def _call_nested(self, cell: Cell, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """The same where arguments are nested or settings are given."""
@@ -179,7 +176,7 @@ class Recorder:
         known = self.graph.calls.get(key)
         if known is None:
             known = self.signatures.of_cell(key, cell, types, nesting, frozen)
-        return self.add_node_of(known, handles)
+        return add_node_of(self, known, handles)
 
     def _argument(self, cell: Cell, value: Any) -> LazyTensor:
         """Anything that is given to a cell, as a handle of this recorder."""
@@ -200,7 +197,7 @@ class Recorder:
         if scope.recorder is None:
             return call_at_once(self, function, tuple(args), kwargs)
         if self.has_spoiled and (spoiled := spoiled_among(args, kwargs)):
-            return self._call_with_spoiled(function, args, kwargs, spoiled)
+            return call_with_spoiled(self, function, args, kwargs, spoiled)
         if is_grad_enabled() is not graph.grad or is_any_autocast_enabled() or graph.autocast:
             self.signatures.change_mode()
         handler = HANDLERS.get(function)
@@ -220,73 +217,21 @@ class Recorder:
         if known is None:
             if not kwargs and graph.numbers_vary:
                 kinds = kinds_of(function, args, default_dtype())
-                if kinds is not None and self.numbers.note(kinds, *_numbers_among(args)):
-                    return self._call_with_number(kinds, function, args)
-            return self._call_unknown(key, function, tuple(as_called), kwargs, is_ragged)
-        if args is not as_called and known is not _OF_DENSE and known.shares_with is not None:
+                if kinds is not None and self.numbers.note(kinds, *numbers_among(args)):
+                    return call_with_number(self, kinds, function, args)
+            return call_unknown(self, key, function, tuple(as_called), kwargs, is_ragged)
+        if args is not as_called and known is not OF_DENSE and known.shares_with is not None:
             return first_call(self, function, tuple(as_called), kwargs)[0]
-        if known is _OF_DENSE:
-            return self.call_function(function, _with_dense(self, args), kwargs)
+        if known is OF_DENSE:
+            return self.call_function(function, with_dense(self, args), kwargs)
         if is_ragged:
-            return self._call_known(known, function, tuple(args), kwargs)
+            return call_known(self, known, function, tuple(args), kwargs)
         if known.shares_with is None:
-            return self._add_node(known, operands, depth + 1)
+            return add_node(self, known, operands, depth + 1)
         if known.is_operand or known.shares_with or type(args[0]) is not LazyTensor:
-            return self._call_known(known, function, tuple(args), kwargs)
-        result = self._add_node(known, operands, depth + 1)
+            return call_known(self, known, function, tuple(args), kwargs)
+        result = add_node(self, known, operands, depth + 1)
         note_views(function, tuple(args), kwargs, result, args[0])
-        return result
-
-    def _call_with_spoiled(self, function: Any, args: Any, kwargs: dict[str, Any], spoiled: list[LazyTensor]) -> Any:
-        """A call that does not ask for the history of a view that has lost it takes it as any other value."""
-        check_use(function, args, kwargs)
-        before = [handle._recorder for handle in spoiled]
-        for handle in spoiled:
-            handle._recorder = self
-        try:
-            return self.call_function(function, args, kwargs)
-        finally:
-            for handle, recorder in zip(spoiled, before, strict=True):
-                if handle._recorder is self:
-                    handle._recorder = recorder
-
-    def _call_known(self, known: KnownCall, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A known call with ragged values, or one that returns a view."""
-        leaves: list[Any] = []
-        flatten((args, kwargs), leaves)
-        handles = [leaf for leaf in leaves if type(leaf) is LazyTensor]
-        lengths = {len(handle._value) for handle in handles if handle._type.ragged}
-        if len(lengths) > 1 or (0 in lengths and is_of_nothing(function, handles)):
-            return first_call(self, function, args, kwargs)[0]
-        result = None if known.is_operand else self.add_node_of(known, handles)
-        return with_views_noted(known, function, args, kwargs, handles, result)
-
-    def _call_unknown(
-        self, key: tuple[Any, ...], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ragged: bool
-    ) -> Any:
-        """The first call under a key, which is known from then on if the call is recorded as one operation."""
-        handler = ROW_HANDLERS.get(function) if is_ragged else None
-        if handler is not None:
-            result = handler(self, args, kwargs)
-            if result is not NotImplemented:
-                return result
-        result, known = first_call(self, function, args, kwargs)
-        if known is not None and known.is_derivable:
-            if known.is_ragged is is_ragged:
-                self.graph.calls[key] = known
-            elif known.shares_with is None:
-                self.graph.calls[key] = _OF_DENSE
-        return result
-
-    def _call_with_number(self, kinds: Kinds, function: Any, args: Sequence[Any]) -> Any:
-        """A call whose number is an operand. Such calls are known by the kind of the number, from then on and to C too."""
-        operands = [arg if type(arg) is LazyTensor else self.number(arg) for arg in args]
-        result = self.call_function(function, operands, None)
-        if kinds not in self.graph.calls:
-            found = key_of(self, function, operands, {})
-            known = None if found is None else self.graph.calls.get(found[0])
-            if isinstance(known, KnownCall) and known.shares_with is None:
-                self.graph.calls[kinds] = known
         return result
 
     def call_with_values(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -355,47 +300,7 @@ class Recorder:
                 if any(type(arg) is torch.Tensor for arg in args):
                     graph.calls[module, torch.Tensor] = _TAKEN_APART
             return result
-        return self.add_node_of(known, handles) if is_ragged else self._add_node(known, operands, depth + 1)
-
-    # ---- Nodes, and handles for their results.
-
-    def _add_node(self, known: KnownCall, operands: list[int], depth: int) -> Any:
-        types = known.output_types
-        value = self.graph.add_node(known.op_number, operands, depth, len(types))
-        if known.may_raise:
-            self.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
-        if known.returns_one:
-            return new_handle(self, value, types[0], depth)
-        handles = [new_handle(self, number, type, depth) for number, type in enumerate(types, value)]
-        return tuple(handles) if known.returns_tuple else unflatten(known.returns, iter(handles))
-
-    def add_node_of(self, known: KnownCall, handles: Sequence[LazyTensor]) -> Any:
-        """Any node: operands and results may be ragged."""
-        operands: list[int] = []
-        lengths: list[int] = []
-        depth = rows = 0
-        for handle in handles:
-            if handle._type.ragged:
-                operands += handle._value
-                rows = len(handle._value)
-                lengths.append(rows)
-            else:
-                operands.append(handle._value)
-            if handle._depth > depth:
-                depth = handle._depth
-        if not lengths:
-            return self._add_node(known, operands, depth + 1)
-        types = known.output_types
-        sizes = [rows if type.ragged else 1 for type in types]
-        lengths += [rows for type in types if type.ragged]
-        value = self.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
-        if known.may_raise:
-            self.flushes.wait_if_caught(known.op_number, range(value, value + sum(sizes)))
-        outputs: list[LazyTensor] = []
-        for type, size in zip(types, sizes, strict=True):
-            outputs.append(new_handle(self, range(value, value + size) if type.ragged else value, type, depth + 1))
-            value += size
-        return unflatten(known.returns, iter(outputs))
+        return add_node_of(self, known, handles) if is_ragged else add_node(self, known, operands, depth + 1)
 
     # ---- Handles for other values.
 
@@ -417,92 +322,23 @@ class Recorder:
         return new_handle(self, *self.inputs.add_number(value), 0)
 
     def own(self, handle: LazyTensor, *, ragged: bool | None = False, cell: Cell | None = None) -> LazyTensor:
-        """The handle as one of this recorder: a given tensor becomes an input, and so does what a recorder that is over computed."""
-        recorder = handle._recorder
-        if recorder is self:
-            return handle
-        if isinstance(recorder, Spoiled):
-            if is_grad_enabled():
-                raise error_of(handle)
-            return numbers_of(handle)
-        if isinstance(recorder, Derived) and recorder.recorder is self:  # it goes on as a weight, for all examples
-            return self.lift(handle._value, ragged=ragged)
-        if self.is_given(handle) and self.inputs.is_in_array(handle._value):
-            return self.lift(handle._value.clone(), ragged=ragged)  # as it is now, whoever writes to the array
-        if self.is_given(handle):
-            value, type = self.inputs.add_tensor(handle._value, ragged)
-            if type.ragged:
-                handle._source = (recorder, handle._value)
-            else:
-                self.inputs.note_users_own(value)
-            self.inputs.note_handle(handle, handle._value)
-            handle._recorder, handle._value, handle._type = self, value, type
-            return handle
-        if recorder.is_over and recorder.flushes.has_begun:
-            return self.lift(recorder.demand((handle,), TENSOR)[0], ragged=handle._type.ragged)
-        doing = "returned from this example or used in it" if cell is None else f"given to cell {cell.label}"
-        raise ForeignValueError(
-            f"a value ({handle._type}) that belongs to another fl.batch, or to one that is over, was {doing}. Values live "
-            "as long as the call that recorded them: return them from the function given to fl.batch, and pass on what "
-            f"fl.batch returns\n  {self.where()}"
-        )
+        return handle if handle._recorder is self else own(self, handle, ragged=ragged, cell=cell)
 
     def dense(self, handle: LazyTensor) -> LazyTensor:
-        """A ragged value as one of a fixed shape."""
-        if not handle._type.ragged:
-            return handle
-        if not handle._value:
-            return self.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
-        if is_grad_enabled() is not self.graph.grad or is_any_autocast_enabled() or self.graph.autocast:
-            self.signatures.change_mode()  # the last call may have been made in another mode
-        key = (torch.stack, handle._type, len(handle._value))
-        known = self.graph.calls.get(key)
-        if known is None:
-            rows = [new_handle(self, value, handle._type.row, handle._depth) for value in handle._value]
-            known = self.signatures.of_function(torch.stack, flatten(((rows,), {}), []), list(rows), rows)
-            assert isinstance(known, KnownCall), "what a stack returns does not depend on values"
-            self.graph.calls[key] = known
-        return self._add_node(known, list(handle._value), handle._depth + 1)  # type: ignore[no-any-return]
-
-    def keep_together(self, handle: LazyTensor) -> None:
-        """Rows are taken of a stack. Backward from one of them reaches all, if only with zeros, as it does through `torch.stack`: so the
-        stack becomes a node of its own."""
-        is_stack = type(handle._value) is list and len(handle._value) > 1
-        if is_stack and not self.is_over and is_grad_enabled() and handle.requires_grad:
-            joined = self.call_function(together, (handle,), None)
-            handle._value, handle._depth = joined._value, joined._depth
+        return dense(self, handle) if handle._type.ragged else handle
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
-        """The rows of a value: free if it is ragged, one operation otherwise."""
-        if not handle._type.ragged:
-            return list(self.call_function(torch.unbind, (handle,), None))
-        if not self.cuts(handle):
-            return row_handles(self, handle)
-        rows = self.call_function(torch.unbind, (self.dense(handle),), None)
-        note_views(torch.unbind, (handle,), {}, rows, handle)
-        return list(rows)
+        return rows_of(self, handle)
+
+    def keep_together(self, handle: LazyTensor) -> None:
+        keep_together(self, handle)
 
     def cuts(self, handle: LazyTensor) -> bool:
-        """Whether rows of a value that are put together or taken apart here lose their history: without gradients for this part of the batch."""
-        return not is_grad_enabled() and self.has_gradients and handle.requires_grad
-
-    # ---- What examples leave behind.
+        return cuts(self, handle)
 
     def settled(self, value: Any) -> Any:
-        """What an example left on a module: values in it become the tensors that they stand for."""
-        self.flushes.on_demand = None  # no example is left that could go on meanwhile
-        return map_leaves(value, self._settled_leaf)
-
-    def _settled_leaf(self, value: Any) -> Any:
-        if type(value) is not LazyTensor:
-            return value
-        given = self.tensor_given_as(value)
-        if given is not None:
-            return given
-        if type(value._recorder) is Spoiled:
-            return as_tensor(value, value._detached())
-        (tensor,) = self.demand((self.own(value),), TENSOR)
-        return tensor if value.requires_grad else tensor.detach()
+        """What an example left on a module, with tensors in place of handles."""
+        return settled(self, value)
 
     # ---- What handles ask.
 
@@ -551,12 +387,7 @@ class Recorder:
         return type(handle._recorder) is Given and handle._recorder.recorder is self
 
     def tensor_given_as(self, handle: LazyTensor) -> torch.Tensor | None:
-        """The user's tensor that a handle stands for, if it is one."""
-        source = getattr(handle, "_source", (None, None))
-        if type(source[0]) is Given or self.is_given(handle):
-            return source[1] if type(source[0]) is Given else handle._value
-        is_own = handle._recorder is self and not handle._type.ragged
-        return self.inputs.users_own(handle._value) if is_own else None
+        return tensor_given_as(self, handle)
 
     def known_of(self, handle: LazyTensor) -> torch.Tensor | Retained | None:
         """What is known of a result: the user's tensor that it is, or that it retains its gradient."""
