@@ -14,6 +14,7 @@
 
 #define MOST_PARTS 64 /* of a key; longer calls are left to Python */
 #define MOST_LEVELS 8 /* of nested arguments; deeper ones too */
+#define FARTHEST 64   /* how many nodes back a node is looked for */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static struct {
@@ -1036,6 +1037,93 @@ done:
     return outcome;
 }
 
+/* ---- What waits ask. */
+
+/* What nodes of one op have in common: see `reading._form_of`. */
+typedef struct {
+    int64_t operands, values;             /* of fixed shapes */
+    int64_t ragged_operands, ragged_values;
+    int64_t kind;
+} Form;
+
+enum { COMPUTES, READS, GIVEN };
+
+typedef struct {
+    PyObject *op_of_node, *operands, *lengths; /* lists of a graph under construction */
+    long value_count;
+    const Form *forms;
+    Py_ssize_t form_count;
+} Nodes;
+
+/* Whether a value may follow from what was given: it does not if the node that computes it, or one that this one reads, is among the
+   last and cannot be read. */
+static int may_follow(const Nodes *nodes, long value, int levels, int farthest)
+{
+    Py_ssize_t operand = PyList_GET_SIZE(nodes->operands), length = PyList_GET_SIZE(nodes->lengths);
+    long first = nodes->value_count;
+    for (Py_ssize_t node = PyList_GET_SIZE(nodes->op_of_node) - 1; node >= 0 && farthest > 0; node--, farthest--) {
+        long number = PyLong_AsLong(PyList_GET_ITEM(nodes->op_of_node, node));
+        if (number < 0 || number >= nodes->form_count)
+            return 1;
+        const Form *form = &nodes->forms[number];
+        long values = (long)form->values, count = (long)form->operands;
+        for (int64_t i = 0; i < form->ragged_values && length > 0; i++)
+            values += PyLong_AsLong(PyList_GET_ITEM(nodes->lengths, --length));
+        for (int64_t i = 0; i < form->ragged_operands && length > 0; i++)
+            count += PyLong_AsLong(PyList_GET_ITEM(nodes->lengths, --length));
+        first -= values;
+        operand -= count;
+        if (operand < 0)
+            return 1;
+        if (first > value)
+            continue;
+        if (form->kind != READS || !levels)
+            return form->kind != COMPUTES;
+        for (Py_ssize_t i = operand; i < operand + count; i++)
+            if (!may_follow(nodes, PyLong_AsLong(PyList_GET_ITEM(nodes->operands, i)), levels - 1, farthest))
+                return 0;
+        return 1;
+    }
+    return 1; /* recorded long ago, or computed */
+}
+
+static PyObject *follows(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *graph;
+    Py_buffer forms;
+    long value;
+    if (!PyArg_ParseTuple(args, "Oy*l", &graph, &forms, &value))
+        return NULL;
+    Nodes nodes = {
+        SLOT(graph, bound.graph.op_of_node),
+        SLOT(graph, bound.graph.operands),
+        SLOT(graph, bound.graph.lengths),
+        PyLong_AsLong(SLOT(graph, bound.graph.value_count)),
+        forms.buf,
+        forms.len / (Py_ssize_t)sizeof(Form),
+    };
+    int is_watched = !PyList_CheckExact(nodes.op_of_node); /* an observer's list is one that C may not look into */
+    int answer = is_watched || may_follow(&nodes, value, MOST_LEVELS, FARTHEST);
+    PyBuffer_Release(&forms);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(answer);
+}
+
+/* Whether the memory at an address holds these bytes: what `ctypes` answers only with a copy of it. */
+static PyObject *holds_bytes(PyObject *module, PyObject *args)
+{
+    (void)module;
+    unsigned long long address;
+    Py_buffer bytes;
+    if (!PyArg_ParseTuple(args, "Ky*", &address, &bytes))
+        return NULL;
+    int same = memcmp((const void *)(uintptr_t)address, bytes.buf, (size_t)bytes.len) == 0;
+    PyBuffer_Release(&bytes);
+    return PyBool_FromLong(same);
+}
+
 /* ---- Methods that try this first. Those of a recorder are given (recorder, cell or module, args, settings); they are not `__call__`
    itself, because torch.compile must be able to read that. */
 
@@ -1367,6 +1455,8 @@ static PyMethodDef functions[] = {
     {"operator", operator, METH_VARARGS, "For one of two arguments, which have no names."},
     {"reflected", reflected, METH_VARARGS, "For one that takes them the other way round."},
     {"numbers", numbers, METH_O, "The whole numbers of a list as eight bytes each."},
+    {"follows", follows, METH_VARARGS, "Whether a value of a graph may follow from what was given."},
+    {"holds_bytes", holds_bytes, METH_VARARGS, "Whether the memory at an address holds these bytes."},
     {NULL},
 };
 

@@ -5,8 +5,10 @@ Where `_fast_path.c` was not compiled, or `FOLDLOOM_NO_C=1` is set, Python recor
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+from array import array
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -69,6 +71,18 @@ def numbers(column: list[int]) -> Ints:
     if is_compiled and type(column) is list:
         return np.frombuffer(_fast_path.numbers(column), np.int64)
     return np.array(column, np.int64)
+
+
+def may_follow(graph: Any, forms: array[int], value: int) -> bool:
+    """Whether a value may follow from what was given, by the forms of ops: see `flushing.reading`."""
+    return not is_compiled or _fast_path.follows(graph, forms, value)
+
+
+def holds_bytes(address: int, content: bytes) -> bool:
+    """Whether the memory at an address holds these bytes."""
+    if is_compiled:
+        return _fast_path.holds_bytes(address, content)
+    return ctypes.string_at(address, len(content)) == content
 
 
 def handles(kind: type, type_of_value: type, make: Callable[[str], Any], otherwise: Otherwise) -> Otherwise:

@@ -153,7 +153,7 @@ class Fibers:
     def park(self, kind: Hashable = None) -> None:
         """Called inside a task: returns after the next `advance` that is for this kind."""
         fiber = getcurrent()
-        if not isinstance(fiber, Fiber) or fiber.fibers is not self:
+        if type(fiber) is not Fiber or fiber.fibers is not self:
             raise RecordingError("park was called outside of any fiber: only a task given to `run` can park")
         if fiber.ending:
             self._refuse(fiber)

@@ -42,6 +42,7 @@ from foldloom.torch_private import (
     set_torch_function_state,
     top_saved_tensor_hooks,
 )
+from foldloom.tracing.fast_path import holds_bytes
 from foldloom.tracing.fibers.seeding import has_seeded, watch_seeding
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class Stream:
             self._generator.set_state(self._common)
             return
         # Comparing tensors takes ten times as long, and this is done whenever a fiber pauses.
-        content = self._bytes_at(now.data_ptr()).raw
-        if content == self._content:
+        if holds_bytes(now.data_ptr(), self._content):
             return
+        content = self._bytes_at(now.data_ptr()).raw
         fiber.has_stream = True
         self._parted += 1
         digest = hashlib.blake2b(content, digest_size=8, salt=self._parted.to_bytes(8, "little")).digest()

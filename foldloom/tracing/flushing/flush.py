@@ -6,9 +6,8 @@ them wait; then `flush` computes what they wait for, together. Everything that i
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -39,6 +38,14 @@ from foldloom.tracing.weights import DerivedWeights, Weights
 _MAY_RAISE = "may raise"
 
 
+class _Demanded(NamedTuple):
+    """Values of one type that are waited for, by the form in which they are demanded."""
+
+    numbers: list[int]
+    tensors: list[int]
+    others: list[int]
+
+
 class Flushes:
     """Computes the values of a graph under construction when they are demanded."""
 
@@ -65,10 +72,8 @@ class Flushes:
         self.reader = GivenReader(graph, inputs)
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         """Values that were demanded as tensors with gradients."""
-        self._demanded: defaultdict[Hashable, list[int]] = defaultdict(list)
+        self._demanded: dict[Hashable, _Demanded] = {}
         """Values that are waited for, by type. Examples that wait for values of one type are taken to be at the same place."""
-        self._demanded_as_tensors: defaultdict[Hashable, list[int]] = defaultdict(list)
-        self._demanded_as_numbers: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._numbers: dict[int, Any] = {}
         """Values that were demanded as numbers and computed."""
         self.gradients = GradientWatch(graph)
@@ -112,15 +117,15 @@ class Flushes:
 
     def _number(self, handle: LazyTensor) -> Any:
         """A value as Python's number: what programs branch on."""
-        value = handle._value
-        if value in self._numbers:
-            return self._numbers[value]
+        value, known = handle._value, self._numbers
+        if value in known:
+            return known[value]
         if handle._type.shape and handle.numel() != 1:
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         if not self._is_there(value):
             self._wait_for(handle._type, (value,), NUMBER)
-            if value in self._numbers:
-                return self._numbers[value]
+            if value in known:
+                return known[value]
         self._raise_failed((handle,))
         return self._read(handle, NUMBER)
 
@@ -159,11 +164,11 @@ class Flushes:
         """Returns when the values are computed."""
         if observing.observer is not None:
             observing.observer.demanded()
-        self._demanded[kind] += values
-        if form is TENSOR:
-            self._demanded_as_tensors[kind] += values
-        elif form is NUMBER:
-            self._demanded_as_numbers[kind] += values
+        demanded = self._demanded.get(kind)
+        if demanded is None:
+            demanded = self._demanded[kind] = _Demanded([], [], [])
+        of_form = demanded.numbers if form is NUMBER else demanded.tensors if form is TENSOR else demanded.others
+        of_form.extend(values)
         if self.on_demand is None:
             self.flush_all()
             return
@@ -302,11 +307,14 @@ class Flushes:
 
     def flush(self, kinds: Set[Hashable]) -> None:
         """Compute the values of these types that are demanded."""
-        self._flush_demanded(kinds, [value for kind in kinds for value in self._demanded[kind]])
+        demanded = [found for kind in kinds if (found := self._demanded.pop(kind, None)) is not None]
+        self._flush_demanded(demanded, [value for of_kind in demanded for values in of_kind for value in values])
 
     def flush_all(self) -> None:
         """Compute everything that has been recorded."""
-        self._flush_demanded(set(self._demanded), None)
+        demanded = [*self._demanded.values()]
+        self._demanded = {}
+        self._flush_demanded(demanded, None)
 
     def finish(self, *, apart: bool) -> tuple[Planned, Outputs]:
         """Compute everything that is still pending, and the results of all examples."""
@@ -314,11 +322,9 @@ class Flushes:
         self.watch_gradients()
         return planned, found
 
-    def _flush_demanded(self, kinds: Set[Hashable], roots: list[int] | None) -> None:
-        wanted = list(dict.fromkeys([value for kind in kinds for value in self._demanded_as_tensors.pop(kind, ())]))
-        as_numbers = [value for kind in kinds for value in self._demanded_as_numbers.pop(kind, ())]
-        for kind in kinds:
-            self._demanded.pop(kind, None)
+    def _flush_demanded(self, demanded: Sequence[_Demanded], roots: list[int] | None) -> None:
+        wanted = list(dict.fromkeys([value for of_kind in demanded for value in of_kind.tensors]))
+        as_numbers = [value for of_kind in demanded for value in of_kind.numbers]
         planned, rows = self._flush(roots, wanted, (), apart=True)
         if wanted:
             places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)

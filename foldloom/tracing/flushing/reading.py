@@ -7,11 +7,13 @@ It is computed for this one example, if that is a matter of picking and comparin
 from __future__ import annotations
 
 import operator
+from array import array
 from typing import Any, NamedTuple
 
 import torch
 
 from foldloom.graph import Op
+from foldloom.tracing import fast_path
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.flushing.kernels import is_function
@@ -51,6 +53,19 @@ class _Form(NamedTuple):
     """Which of the operands and values are ragged; empty if none is."""
     op: Op | None
     """The op, if its nodes pick and compare."""
+    is_input: bool
+
+    def packed(self) -> tuple[int, int, int, int, int]:
+        """The operands and the values of fixed shapes, the ragged ones, and whether the node computes, picks and compares, or is an input."""
+        ragged_operands, ragged = sum(self.ragged[: self.operands]), sum(self.ragged)
+        kind = 2 if self.is_input else 0 if self.op is None else 1
+        return (
+            self.operands - ragged_operands,
+            self.values - ragged + ragged_operands,
+            ragged_operands,
+            ragged - ragged_operands,
+            kind,
+        )
 
 
 class GivenReader:
@@ -61,6 +76,8 @@ class GivenReader:
         self._inputs = inputs
         self._known: dict[int, torch.Tensor] = {}
         self._forms: list[_Form] = []
+        self._packed = array("q")
+        """The same for C."""
 
     def read_handle(self, handle: LazyTensor) -> torch.Tensor | None:
         """What a handle stands for."""
@@ -71,15 +88,23 @@ class GivenReader:
     def read(self, value: int) -> torch.Tensor | None:
         """A value, without its gradient; None if it must be waited for."""
         found = self._known.get(value)
-        if found is None and self._follows(value):
+        if found is None and self._may_follow(value) and self._follows(value):
             with recording_paused(), torch.no_grad():
                 found = self._read(value)
             if found is not None:
                 self._known[value] = found
         return found
 
+    def _may_follow(self, value: int) -> bool:
+        """Whether it is worth asking. Every value that is demanded comes by, and nearly always the last nodes tell that it does not."""
+        if len(self._forms) < len(self._graph.ops):
+            new = [_form_of(op) for op in self._graph.ops[len(self._forms) :]]
+            self._forms += new
+            self._packed.extend([number for form in new for number in form.packed()])
+        return fast_path.may_follow(self._graph, self._packed, value)
+
     def _follows(self, value: int) -> bool:
-        """Whether a value follows from given ones. Every value that is demanded comes by, and few do, so this calls nothing of torch."""
+        """Whether a value follows from given ones."""
         if value in self._graph.number_of_value or self._inputs.is_given(value):
             return True
         node = self._node_of(value)
@@ -106,11 +131,10 @@ class GivenReader:
     def _node_of(self, value: int) -> _Node | None:
         """The node that computes a value, if it picks or compares and all its operands and results have fixed shapes."""
         graph, forms = self._graph, self._forms
-        if len(forms) < len(graph.ops):
-            forms += map(_form_of, graph.ops[len(forms) :])
         values, operands, lengths = graph.value_count, len(graph.operands), len(graph.lengths)
-        for op_number in reversed(graph.op_of_node[-_FARTHEST:]):
-            form = forms[op_number]
+        op_of_node, last = graph.op_of_node, len(graph.op_of_node) - 1
+        for place in range(last, max(last - _FARTHEST, -1), -1):
+            form = forms[op_of_node[place]]
             if form.ragged:
                 rows = iter(graph.lengths[lengths - sum(form.ragged) : lengths])
                 sizes = [next(rows) if is_ragged else 1 for is_ragged in form.ragged]
@@ -128,4 +152,4 @@ class GivenReader:
 def _form_of(op: Op) -> _Form:
     ragged = tuple([type.ragged for type in (*op.inputs, *op.outputs)])
     reads = not any(ragged) and is_function(op) and not op.shared and function_named(op.key) in _READS
-    return _Form(len(op.inputs), len(op.outputs), ragged if any(ragged) else (), op if reads else None)
+    return _Form(len(op.inputs), len(op.outputs), ragged if any(ragged) else (), op if reads else None, op.is_input)

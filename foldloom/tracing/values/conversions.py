@@ -22,7 +22,7 @@ def as_complex(value: Any) -> complex:
 
 
 def as_truth(value: Any) -> bool:
-    count = value.numel()
+    count = value.numel() if value.ndim else 1
     if count != 1:
         raise RuntimeError(
             f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous"
