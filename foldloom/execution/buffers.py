@@ -82,7 +82,7 @@ class Buffers:
                 # Writing goes through an alias with a version counter of its own (`.data`): autograd would otherwise take
                 # every write for a change of the rows that earlier steps saved for their backward.
                 rows = self._rows[number].data
-                fresh = rows.split_with_sizes([arena.kept, *sizes, len(rows) - arena.rows])[1:]
+                fresh = rows.split_with_sizes([arena.kept, *sizes, self._shapes[number][0] - arena.rows])[1:]
             self._unwritten.append(iter(fresh))
         self._numbers_of_rows = plan.indices
         if gathered:
@@ -100,7 +100,7 @@ class Buffers:
 
     def _grow(self, number: int, arena: Arena) -> None:
         old = self._rows[number]
-        shape = (max(arena.rows, 2 * len(old)), *arena.type.shape)
+        shape = (max(arena.rows, 2 * self._shapes[number][0]), *arena.type.shape)
         self._rows[number] = empty(shape, old.dtype, self._device)
         self._rows[number].data[: arena.kept].copy_(old[: arena.kept])
         self._shapes[number] = shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -116,9 +116,7 @@ class Session:
     ) -> tuple[Planned, Outputs]:
         """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before. Members that fail are in
         `failures` afterwards."""
-        planned = prepare(part, self._scheduler, self._placed, earlier)
-        if example_of_node is not None:
-            planned = replace(planned, plan=replace(planned.plan, example_of_node=example_of_node))
+        planned = prepare(part, self._scheduler, self._placed, earlier, example_of_node)
         self.plans.append(planned.plan)
         return planned, execute(planned, kernels, self._device, self._buffers, apart=apart, failures=self.failures)
 
@@ -161,7 +159,7 @@ class Session:
     def numbers(self, values: Ints) -> list[Any]:
         """Values that are one number each, as Python's. Many examples may ask at once."""
         arenas, rows = self._placed.arena_of_value[values], self._placed.row_of_value[values]
-        if (arenas == arenas[0]).all():
+        if len(set(arenas.tolist())) == 1:
             return self._buffers.numbers(arenas.item(0), rows)
         return [self._buffers.number(*place) for place in zip(arenas.tolist(), rows.tolist(), strict=True)]
 
@@ -176,7 +174,11 @@ def _earlier_op(type: Type) -> Op:
 
 
 def prepare(
-    recording: Recording, scheduler: Scheduler, placed: Placed | None = None, earlier: Ints | None = None
+    recording: Recording,
+    scheduler: Scheduler,
+    placed: Placed | None = None,
+    earlier: Ints | None = None,
+    example_of_node: Ints | None = None,
 ) -> Planned:
     observer = observing.observer
     if observer is not None:
@@ -187,7 +189,7 @@ def prepare(
     graph = recording.graph
     is_ours = type(scheduler) in OURS
     schedule = scheduler.schedule(graph) if is_ours else _checked_schedule(scheduler, graph)
-    plan = place(graph, schedule, placed, earlier)
+    plan = place(graph, schedule, placed, earlier, example_of_node)
     if not is_ours:
         _check_plan(plan, scheduler)
     inputs: list[Column] = []

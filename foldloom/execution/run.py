@@ -14,6 +14,7 @@ and autocast work because nothing stands in their way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -62,7 +63,7 @@ def run_plan(
     operands: Sequence[torch.Tensor] = ()
     tracks = torch.is_grad_enabled()
     modules = _modules_of_repeated_ops(plan, kernels) if tracks else ()
-    with gc_paused(), weight_grads_once(modules):
+    with gc_paused(), weight_grads_once(modules) if modules else nullcontext():
         for number, step in enumerate(plan.steps):
             kernel = kernels[step.op]
             assert kernel is not None, "only inputs have no kernel, and inputs have no steps"

@@ -572,7 +572,8 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         !are_below(earlier_arena, 0, kept.size, "arena") || !are_below(kept, 0, MOST_VALUES, "row"))
         goto done;
     if (earlier_arena.size > value_count || earlier_row.size != earlier_arena.size ||
-        arena_of_output.size != graph.out.first[graph.ops] || arena_of_input.size != graph.in.first[graph.ops]) {
+        arena_of_output.size != graph.out.first[graph.ops] ||
+        (graph.lengths.size && arena_of_input.size != graph.in.first[graph.ops])) {
         PyErr_SetString(PyExc_IndexError, "an op has an arena for each of its types, an earlier value an arena and a row");
         goto done;
     }

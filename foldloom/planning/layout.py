@@ -88,14 +88,17 @@ def lay_out(
     )  # fmt: skip
 
 
+_NONE = np.empty(0, np.int64)
+
+
 def _count_earlier(ops: tuple[Op, ...]) -> int:
     """Ops of values from before, which come first."""
     return sum([op.key == EARLIER for op in ops])
 
 
 def _arenas_of_ragged(graph: Graph, arenas: Iterable[tuple[Type, Op | None]]) -> Ints:
-    """For each type that an op takes an arena of its rows, which a block without any cannot tell."""
+    """For each type that an op takes an arena of its rows, which a block without any cannot tell. Nothing if no value is ragged."""
     if not len(graph.lengths):
-        return np.zeros(sum([len(op.inputs) for op in graph.ops]), np.int64)
+        return _NONE
     arena_of_type = {type: number for number, (type, _) in enumerate(arenas)}
     return np.array([arena_of_type.get(type.row, 0) for op in graph.ops for type in op.inputs], np.int64)

@@ -206,11 +206,12 @@ def _ragged_blocks(graph: Graph, order: Order, arena_of_input: Ints, outputs: in
     first_input = starts_of(np.array([len(op.inputs) for op in graph.ops], np.int64))
     arity = np.array([len(op.inputs) for op in graph.ops], np.int64)[order.op_of_run]
     inputs = runs_of(first_input[order.op_of_run], arity)
-    first_length = np.full(len(inputs) + outputs, -1)
+    first_length, arena_if_empty = np.full(len(inputs) + outputs, -1), np.zeros(len(inputs) + outputs, np.int64)
     if len(graph.lengths):
         ragged = np.array([type.ragged for op in graph.ops for type in op.inputs], bool)[inputs]
         first_length[: len(inputs)] = np.where(ragged, starts_of(order.size_of_run.repeat(arity) * ragged), -1)
-    return first_length, np.append(arena_of_input[inputs], np.zeros(outputs, np.int64))
+        arena_if_empty[: len(inputs)] = arena_of_input[inputs]
+    return first_length, arena_if_empty
 
 
 def _read_blocks(

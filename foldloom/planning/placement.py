@@ -42,8 +42,14 @@ class Placed:
         self.filled = filled
 
 
-def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlier: Ints | None = None) -> Plan:
-    """The plan of a graph.
+def place(
+    graph: Graph,
+    step_of_node: Ints,
+    placed: Placed | None = None,
+    earlier: Ints | None = None,
+    example_of_node: Ints | None = None,
+) -> Plan:
+    """The plan of a graph, whose examples are those of its nodes in order, unless ``example_of_node`` says otherwise.
 
     A batch that runs in several parts has one `Placed` for all of them; ``earlier`` are the numbers, over all parts, of
     the values that come from parts before this one. In the graph these come first.
@@ -78,6 +84,7 @@ def place(graph: Graph, step_of_node: Ints, placed: Placed | None = None, earlie
         block_of_output=layout.block_of_output,
         row_of_output=layout.row_of_output,
         nodes_of_example=graph.nodes_of_example,
+        example_of_node=example_of_node,
     )
 
 

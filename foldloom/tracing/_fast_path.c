@@ -1041,7 +1041,7 @@ done:
 
 /* What nodes of one op have in common: see `reading._form_of`. */
 typedef struct {
-    int64_t operands, values;             /* of fixed shapes */
+    int64_t operands, values; /* of fixed shapes */
     int64_t ragged_operands, ragged_values;
     int64_t kind;
 } Form;
@@ -1441,6 +1441,46 @@ static PyObject *numbers(PyObject *self, PyObject *list)
     return bytes;
 }
 
+/* The example of each node, eight bytes each; the last example that has any, and whether they come in order. */
+static PyObject *examples_of_nodes(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *segments;
+    Py_ssize_t nodes;
+    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &segments, &nodes))
+        return NULL;
+    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, nodes * (Py_ssize_t)sizeof(int64_t));
+    if (bytes == NULL)
+        return NULL;
+    int64_t *of_node = (int64_t *)PyByteArray_AS_STRING(bytes);
+    long largest = 0, last = -1;
+    int in_turn = 1;
+    for (Py_ssize_t i = 0, count = PyList_GET_SIZE(segments); i < count; i++) {
+        PyObject *segment = PyList_GET_ITEM(segments, i), *next = i + 1 < count ? PyList_GET_ITEM(segments, i + 1) : NULL;
+        if (!PyTuple_CheckExact(segment) || PyTuple_GET_SIZE(segment) != 2 ||
+            (next != NULL && (!PyTuple_CheckExact(next) || PyTuple_GET_SIZE(next) != 2))) {
+            PyErr_SetString(PyExc_TypeError, "a segment is an example and its first node");
+            break;
+        }
+        long example = PyLong_AsLong(PyTuple_GET_ITEM(segment, 0)), node = PyLong_AsLong(PyTuple_GET_ITEM(segment, 1));
+        long end = next == NULL ? (long)nodes : PyLong_AsLong(PyTuple_GET_ITEM(next, 1));
+        if (!PyErr_Occurred() && (node < 0 || node > end || end > nodes))
+            PyErr_SetString(PyExc_IndexError, "segments begin at nodes that there are, one after the other");
+        if (PyErr_Occurred())
+            break;
+        if (node == end)
+            continue;
+        in_turn &= example > last;
+        last = example;
+        largest = example > largest ? example : largest;
+        for (; node < end; node++)
+            of_node[node] = example;
+    }
+    PyObject *result = PyErr_Occurred() ? NULL : Py_BuildValue("OlO", bytes, largest, in_turn ? Py_True : Py_False);
+    Py_DECREF(bytes);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
     {"bind_handles", bind_handles, METH_VARARGS, "Say what handles are, and how one is made."},
@@ -1455,6 +1495,7 @@ static PyMethodDef functions[] = {
     {"operator", operator, METH_VARARGS, "For one of two arguments, which have no names."},
     {"reflected", reflected, METH_VARARGS, "For one that takes them the other way round."},
     {"numbers", numbers, METH_O, "The whole numbers of a list as eight bytes each."},
+    {"examples_of_nodes", examples_of_nodes, METH_VARARGS, "The example of each node, by where the nodes of each begin."},
     {"follows", follows, METH_VARARGS, "Whether a value of a graph may follow from what was given."},
     {"holds_bytes", holds_bytes, METH_VARARGS, "Whether the memory at an address holds these bytes."},
     {NULL},

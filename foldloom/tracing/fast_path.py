@@ -9,7 +9,8 @@ import ctypes
 import gc
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,6 +72,20 @@ def numbers(column: list[int]) -> Ints:
     if is_compiled and type(column) is list:
         return np.frombuffer(_fast_path.numbers(column), np.int64)
     return np.array(column, np.int64)
+
+
+def examples_of_nodes(segments: Sequence[tuple[int, int]], nodes: int) -> tuple[Ints, int, bool]:
+    """The example of each node, by examples and the first node of each; the last example that has any; and whether no example comes after a
+    later one, or twice."""
+    if is_compiled:
+        column, largest, in_turn = _fast_path.examples_of_nodes(segments, nodes)
+        return np.frombuffer(column, np.int64), largest, in_turn
+    sizes = [
+        end - start for (_, start), end in zip(segments, [*[start for _, start in segments[1:]], nodes], strict=True)
+    ]
+    filled = [example for (example, _), size in zip(segments, sizes, strict=True) if size]
+    of_node = np.repeat(np.array([example for example, _ in segments], np.int64), sizes)
+    return of_node, max(filled, default=0), all(a < b for a, b in pairwise(filled))
 
 
 def may_follow(graph: Any, forms: array[int], value: int) -> bool:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +18,7 @@ from foldloom.execution.observer import observing
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.graph.recording import Column, Recording
 from foldloom.tracing.building.histories import Histories
-from foldloom.tracing.fast_path import numbers
+from foldloom.tracing.fast_path import examples_of_nodes, numbers
 from foldloom.tracing.functions.histories import ALWAYS
 from foldloom.tracing.scope import user_line
 from foldloom.tracing.weights import named_by_path
@@ -61,12 +59,8 @@ class Examples(NamedTuple):
     @staticmethod
     def of(segments: Sequence[tuple[int, int]], nodes: int, total: int) -> Examples:
         """``segments`` have an example and its first node each, in recording order. The last examples may have no node."""
-        examples, starts = zip(*segments, strict=True)
-        sizes = list(map(operator.sub, (*starts[1:], nodes), starts))
-        filled = list(itertools.compress(examples, sizes))
-        of_node = np.repeat(numbers(list(examples)), numbers(sizes))
-        total = max(total, 1, max(filled, default=0) + 1)
-        return Examples(of_node, total, all(map(operator.lt, filled, filled[1:])))
+        of_node, largest, in_turn = examples_of_nodes(segments, nodes)
+        return Examples(of_node, max(total, 1, largest + 1), in_turn)
 
     def counts(self) -> Ints:
         """The number of nodes of each example."""
@@ -376,7 +370,7 @@ class GraphBuilder:
 
     def take(self) -> NewNodes:
         """All nodes since the last `take`. Values and ops go on counting, everything else begins anew."""
-        op_of_node, operands, lengths = numbers(list(self.op_of_node)), numbers(self.operands), numbers(self.lengths)
+        op_of_node, operands, lengths = numbers(self.op_of_node), numbers(self.operands), numbers(self.lengths)
         if self.histories.known_values < self.value_count:
             self._find_histories(op_of_node, operands, lengths)
         self._known = (0, 0, 0)

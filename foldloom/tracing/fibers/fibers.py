@@ -35,6 +35,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Set
 from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -310,10 +311,10 @@ class Fibers:
 
     def _advance_most(self, outermost: Group) -> None:
         self._parked = [fiber for fiber in self._parked if not fiber.ending]
-        kinds = _worth_it(Counter([fiber.kind for fiber in self._parked]))
-        self._in_state_of(outermost, lambda: self._advance(kinds))
+        kinds = _worth_it([fiber.kind for fiber in self._parked])
+        self._in_state_of(outermost, partial(self._advance, kinds))
         # In the order of the tasks, whoever came first.
-        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=lambda fiber: fiber.index))
+        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=attrgetter("index")))
         self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
 
     def _in_state_of(self, outermost: Group, function: Callable[[], None]) -> None:
@@ -426,10 +427,13 @@ class Fibers:
         return threading.get_ident() == self._thread
 
 
-def _worth_it(waiting: Counter[Hashable]) -> Set[Hashable]:
-    """The kinds to advance now: one that is wanted by at least half of all, or else all."""
-    most = max(waiting, key=waiting.__getitem__)
-    return {most} if 2 * waiting[most] >= waiting.total() else waiting.keys()
+def _worth_it(waiting: list[Hashable]) -> Set[Hashable]:
+    """The kinds to advance now, of those that are waited for: one that is wanted by at least half of all, or else all."""
+    kinds = set(waiting)
+    if len(kinds) == 1:
+        return kinds
+    (most, count), *_ = Counter(waiting).most_common(1)
+    return {most} if 2 * count >= len(waiting) else kinds
 
 
 _given_up: list[Fiber] = []
