@@ -19,6 +19,7 @@ from benchmarks import (
     views,
 )
 from benchmarks.fuzz import command as fuzz
+from benchmarks.gallery import command as gallery
 from benchmarks.mutations import command as mutations
 from benchmarks.peers import command as peers
 
@@ -31,6 +32,7 @@ def main() -> None:
         automatic_cells,
         blocks,
         on_the_fly,
+        gallery,
         operators,
         recording,
         cost_per_node,
