@@ -28,6 +28,7 @@ from foldloom.tracing.flushing.kernels import is_function, kernels_of
 from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.mutation.spoiled import raise_if_spoiled
 from foldloom.tracing.one_example import add_line, record_example
+from foldloom.tracing.outcomes import Errors, errors_of, outcome_of, result_or_error, together
 from foldloom.tracing.pace import Paces, run_alone
 from foldloom.tracing.recording.numbers import VaryingNumbers
 from foldloom.tracing.recording.recorder import Recorder
@@ -57,10 +58,12 @@ class Batched(Generic[P, R, Results]):
         stack: bool,
         cells: Sequence[torch.nn.Module] = (),
         automatic_cells: bool = True,
+        errors: Errors = "raise",
     ) -> None:
         self.function = function
         self.scheduler = scheduler
         self.stack = stack
+        self.errors = errors
         self.automatic_cells = automatic_cells
         self.cells = tuple([cell_of_module(module) for module in cells])
         self._modules = tuple(cells)  # their cells do not keep them alive
@@ -75,7 +78,7 @@ class Batched(Generic[P, R, Results]):
             assert isinstance(outer, Recorder), "nothing else records"
             return self._call_within(outer, examples)  # type: ignore[no-any-return]
         if current_transform() is not None:
-            return one_by_one(self.function, stack=self.stack)(*columns)  # type: ignore[no-any-return]
+            return one_by_one(self.function, stack=self.stack, errors=self.errors)(*columns)  # type: ignore[no-any-return]
         # Whoever looks on wants to see the batch, and no clock may decide about the last digits.
         is_watched = observing.observer is not None or count_dispatch_modes()
         if is_watched or torch.are_deterministic_algorithms_enabled() or not examples:
@@ -95,7 +98,7 @@ class Batched(Generic[P, R, Results]):
         results: list[Any] = []
         if split:
             unstacked = (
-                Batched(self.function, self.scheduler, False, self._modules, self.automatic_cells)
+                Batched(self.function, self.scheduler, False, self._modules, self.automatic_cells, self.errors)
                 if self.stack
                 else self
             )
@@ -103,7 +106,7 @@ class Batched(Generic[P, R, Results]):
             with pace.together(len(examples)):
                 results = unstacked._together(examples[:split])
         with pace.alone(alone):
-            results += run_alone(self.function, examples[split:], split, self.paces.state())
+            results += run_alone(self.function, examples[split:], split, self.paces.state(), self.errors)
         return stack_values(results) if self.stack else results
 
     def _together(self, examples: list[tuple[Any, ...]]) -> Any:
@@ -116,20 +119,24 @@ class Batched(Generic[P, R, Results]):
         return results
 
     def _call_outermost(self, recorder: Recorder, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
-        fibers = Fibers(recorder.flushes.flush, noun="example", function=self.function, interrupts=interrupts)
+        fibers = Fibers(recorder.flushes.flush_and_tell, noun="example", function=self.function, interrupts=interrupts)
         recorder.flushes.on_demand = fibers.park
         fibers.settled = recorder.settled
         fibers.can_go_on = lambda: not recorder.flushes.has_failed
         fibers.is_of_later = _is_of_later
         recorder.fibers = recorder.outside.fibers = fibers
         recorder.outside.examples = examples
+        recorder.flushes.keeps_failures = self.errors == "return"
         try:
             with recording_into(recorder), automatic_cells(recorder, self.automatic_cells):
                 taken = template_of if self.stack else patched
                 record_one = partial(record_example, recorder, self.function, taken)
-                tasks = [partial(record_one, args, n) for n, args in enumerate(examples)]
+                tasks: list[Callable[[], Any]] = [partial(record_one, args, n) for n, args in enumerate(examples)]
+                if self.errors == "return":
+                    tasks = [partial(outcome_of, task) for task in tasks]
                 back = GivenBack()
-                for outputs, of_example, template in _run_examples(recorder, fibers, tasks):
+                outcomes = _run_examples(recorder, fibers, tasks)
+                for outputs, of_example, template in [done for done in outcomes if type(done) is tuple]:
                     if self.stack:
                         raise_if_spoiled(of_example)
                     back.add(of_example)
@@ -138,6 +145,9 @@ class Batched(Generic[P, R, Results]):
             graph = recorder.graph
             if torch.is_grad_enabled():
                 back.requires_grad = graph.requires_grad(graph.outputs)
+            if self.errors == "return":
+                results = iter(self._give_back(*recorder.flushes.finish(apart=True), back))
+                return together(outcomes, recorder.flushes.failed, results, partial(add_line, recorder=recorder))
             if recorder.flushes.has_begun or recorder.flushes.gradients:
                 return self._give_back(*recorder.flushes.finish(apart=not self.stack), back)
             planned = prepare(graph.close(), self.scheduler)
@@ -153,7 +163,9 @@ class Batched(Generic[P, R, Results]):
         """Inside another batch the examples join it: everything is recorded there."""
         function: Callable[..., Any] = self.function
         tasks: list[Callable[[], Any]] = [partial(function, *args) for args in examples]
-        if recorder.fibers is not None and is_caught():
+        if self.errors == "return":
+            tasks = [partial(result_or_error, passing_on(task), (), number) for number, task in enumerate(tasks)]
+        elif recorder.fibers is not None and is_caught():
             tasks = [passing_on(task) for task in tasks]
         example = recorder.graph.example
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
@@ -206,7 +218,20 @@ def batch(
     stack: Literal[False] = False,
     cells: Sequence[torch.nn.Module] = (),
     automatic_cells: bool = True,
+    errors: Literal["raise"] = "raise",
 ) -> Batched[P, R, list[R]]: ...
+
+
+@overload
+def batch(
+    function: Callable[P, R],
+    *,
+    scheduler: Scheduler | None = None,
+    stack: Literal[False] = False,
+    cells: Sequence[torch.nn.Module] = (),
+    automatic_cells: bool = True,
+    errors: Literal["return"],
+) -> Batched[P, R, list[R | Exception]]: ...
 
 
 @overload
@@ -217,6 +242,7 @@ def batch(
     stack: bool,
     cells: Sequence[torch.nn.Module] = (),
     automatic_cells: bool = True,
+    errors: Errors = "raise",
 ) -> Batched[P, R, Any]: ...
 
 
@@ -227,6 +253,7 @@ def batch(
     stack: bool = False,
     cells: Sequence[torch.nn.Module] = (),
     automatic_cells: bool = True,
+    errors: Errors = "raise",
 ) -> Batched[P, R, Any]:
     """``batch(function)(xs, ys)`` is ``[function(x, y) for x, y in zip(xs, ys)]``, in few large steps.
 
@@ -238,6 +265,9 @@ def batch(
     Functions and modules that are called often, and are found to do the same each time, become *automatic cells*: each of their calls is
     one operation, and their Python is not run again. ``automatic_cells=False`` turns that off; results are the same.
 
+    With ``errors="return"`` an exception that an example raises, itself or in an operation, is its result: it has notes that say which
+    example it was, and which line of yours. All others have the values and gradients that they would have had.
+
     >>> import torch, foldloom as fl
     >>> double = fl.cell(lambda x: 2 * x)
     >>> def power(exponent, x):
@@ -246,15 +276,20 @@ def batch(
     [tensor(2.), tensor(16.), tensor(1024.)]
     >>> fl.batch(power, stack=True)([1, 4, 10], [1, 1, 1])
     tensor([   2,   16, 1024])
+    >>> results = fl.batch(lambda x: x.sum() / (x.numel() // 2), errors="return")([torch.ones(4), torch.ones(1)])
+    >>> results[0], type(results[1]).__name__, results[1].__notes__[0]
+    (tensor(2.), 'ZeroDivisionError', 'in example 1')
     """
     if not callable(function):
         raise ArgumentError(
             f"fl.batch takes a function or a module, and was given {described(function)}: write `fl.batch(f)(xs)`"
         )
-    return Batched(function, scheduler_of(scheduler), stack, cells, automatic_cells)
+    if errors_of(errors) == "return" and stack:
+        raise ArgumentError('exceptions cannot be stacked: leave out `stack=True`, or `errors="return"`')
+    return Batched(function, scheduler_of(scheduler), stack, cells, automatic_cells, errors)
 
 
-def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable[..., Any]:
+def one_by_one(function: Callable[..., Any], *, stack: bool = False, errors: Errors = "raise") -> Callable[..., Any]:
     """What `batch` must equal, computed the plain way: each example alone, in a loop. To check and to debug with.
 
     >>> import foldloom as fl
@@ -263,7 +298,10 @@ def one_by_one(function: Callable[..., Any], *, stack: bool = False) -> Callable
     """
 
     def run(*columns: Sequence[Any]) -> Any:
-        results = [function(*args) for args in examples_of(columns)]
+        examples = examples_of(columns)
+        if errors == "return":
+            return [result_or_error(function, args, number) for number, args in enumerate(examples)]
+        results = [function(*args) for args in examples]
         return stack_values(results) if stack else results
 
     return run

@@ -21,6 +21,7 @@ import torch
 
 from foldloom.execution.kernels import random_state
 from foldloom.tracing.fibers.torch_state import TorchState
+from foldloom.tracing.outcomes import Errors, noted
 
 FEW = 8
 """Smaller batches are timed as a whole, now one way and now the other. Of larger ones, one example in so many runs by itself."""
@@ -151,7 +152,7 @@ def _sizes(bits: int) -> str:
 
 
 def run_alone(
-    function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int, state: TorchState
+    function: Callable[..., Any], examples: Sequence[tuple[Any, ...]], first: int, state: TorchState, errors: Errors
 ) -> list[Any]:
     """Call a function on each of these examples; ``first`` is the number of the first in its batch. As in a batch, no example leaves torch's
     modes, which are ``state`` now, or context variables changed."""
@@ -161,8 +162,10 @@ def run_alone(
         try:
             results.append(context.copy().run(function, *args))
         except Exception as error:
-            error.add_note(f"in example {number}")
-            raise
+            if errors == "raise":
+                error.add_note(f"in example {number}")
+                raise
+            results.append(noted(error, number))
         finally:
             if not state.holds():
                 state.apply()

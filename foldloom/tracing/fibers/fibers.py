@@ -59,7 +59,8 @@ _PATIENCE = 100
 
 class Fibers:
     """Runs tasks, each in a fiber of its own. One that parks waits for the next `advance` that is for its kind. This is called once
-    whenever all tasks are parked or done, with the kinds that it is for, in the torch state of the outermost `run`.
+    whenever all tasks are parked or done, with the kinds that it is for, in the torch state of the outermost `run`. It may return tasks of that
+    `run` that end where they are, with the reasons; their results are None.
 
     >>> fibers = Fibers(lambda kinds: print("advance"))
     >>> def task(name):
@@ -75,7 +76,7 @@ class Fibers:
 
     def __init__(
         self,
-        advance: Callable[[Set[Hashable]], None],
+        advance: Callable[[Set[Hashable]], Iterable[tuple[int, BaseException]] | None],
         *,
         noun: str = "task",
         function: object = None,
@@ -274,6 +275,8 @@ class Fibers:
                 continue
             else:
                 self._advance_most(outermost)
+                if outermost.all_started and not outermost.paused:
+                    return
                 continue
             if not self._streams_known:
                 for stream in self._crossing.streams:
@@ -312,12 +315,14 @@ class Fibers:
     def _advance_most(self, outermost: Group) -> None:
         self._parked = [fiber for fiber in self._parked if not fiber.ending]
         kinds = _worth_it([fiber.kind for fiber in self._parked])
-        self._in_state_of(outermost, partial(self._advance, kinds))
+        for index, reason in self._in_state_of(outermost, partial(self._advance, kinds)) or ():
+            self._end_one(outermost, index, reason)
         # In the order of the tasks, whoever came first.
-        self._ready.extend(sorted([f for f in self._parked if f.kind in kinds], key=attrgetter("index")))
+        going_on = [fiber for fiber in self._parked if fiber.kind in kinds and not fiber.ending]
+        self._ready.extend(sorted(going_on, key=attrgetter("index")))
         self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
 
-    def _in_state_of(self, outermost: Group, function: Callable[[], None]) -> None:
+    def _in_state_of(self, outermost: Group, function: Callable[[], T]) -> T:
         """Call a function in the hub, in the torch state around the outermost `run`."""
         with_modes = outermost.state != self._home
         if with_modes:
@@ -325,7 +330,7 @@ class Fibers:
         try:
             if pending:
                 check_interrupts()
-            function()
+            return function()
         finally:
             if with_modes or not self._home.holds():
                 self._home.apply()
@@ -337,19 +342,31 @@ class Fibers:
             group.all_started = True
             self._unstarted.remove(group)
         for fiber in [fiber for fiber in group.paused if fiber.index > after]:
-            if fiber.waits_for is not None:
-                self._end(fiber.waits_for, reason)
-            fiber.ending = True
-            fiber.throw(GreenletExit)
-            if not fiber.dead:
-                group.paused.pop(fiber, None)
-                _given_up.append(fiber)
-                warnings.warn(
-                    f"{self._noun} {fiber.index} does not end: it keeps catching GreenletExit. Let it catch Exception instead of "
-                    "BaseException; until then its memory is lost",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            self._end_fiber(fiber, reason)
+        self._tell_of_late_failures(group, reason)
+
+    def _end_one(self, group: Group, index: int, reason: BaseException) -> None:
+        """End one task of a group, if it is under way."""
+        for fiber in [fiber for fiber in group.paused if fiber.index == index]:
+            self._end_fiber(fiber, reason)
+        self._tell_of_late_failures(group, reason)
+
+    def _end_fiber(self, fiber: Fiber, reason: BaseException) -> None:
+        if fiber.waits_for is not None:
+            self._end(fiber.waits_for, reason)
+        fiber.ending = True
+        fiber.throw(GreenletExit)
+        if not fiber.dead:
+            fiber.group.paused.pop(fiber, None)
+            _given_up.append(fiber)
+            warnings.warn(
+                f"{self._noun} {fiber.index} does not end: it keeps catching GreenletExit. Let it catch Exception instead of "
+                "BaseException; until then its memory is lost",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _tell_of_late_failures(self, group: Group, reason: BaseException) -> None:
         for index, error in group.late_failures:
             reason.add_note(f"while {self._noun} {index} was being ended because of this, it raised {error!r}")
         group.late_failures.clear()

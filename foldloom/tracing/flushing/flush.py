@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution import Kernel
 from foldloom.execution.engine import Planned, Session
+from foldloom.execution.failures import Failure
 from foldloom.execution.observer import observing
 from foldloom.execution.run import Outputs
 from foldloom.graph import Op
@@ -82,6 +83,10 @@ class Flushes:
         everything is flushed at once."""
         self.has_failed = False
         """Whether a flush has raised."""
+        self.keeps_failures = False
+        """Whether an operation that fails ends its example alone, and not the batch."""
+        self.failed: dict[int, CellError] = {}
+        """If so, by example, the error of its first operation that has failed."""
         self.waits_for_errors = True
         """Whether calls that may raise are waited for where somebody may catch what they raise."""
         self.limit: Limit | None = None
@@ -238,21 +243,35 @@ class Flushes:
         self._watched -= computed
         places = {session.place_of(self._pending.number_of(value)) for value in computed}
         uncaught = [failure for failure in session.failures.take_new() if failure.place not in places]
-        if uncaught:
+        uncaught.sort(key=lambda failure: failure.order)
+        if self.keeps_failures:
+            for failure in uncaught:
+                self.failed.setdefault(failure.order[0], failure.as_cell_error())
+        elif uncaught:
             self.has_failed = True
-            raise min(uncaught, key=lambda failure: failure.order).as_cell_error()
+            raise uncaught[0].as_cell_error()
 
     def _raise_failed(self, handles: Sequence[LazyTensor]) -> None:
         """Of values that could not be computed there are no numbers."""
+        for handle in handles:
+            failure = self._failure_of(handle)
+            if failure is not None:
+                raise failure.as_cell_error()
+
+    def _failure_of(self, handle: LazyTensor) -> Failure | None:
         session = self._session
         if session is None or not session.failures:
-            return
-        for handle in handles:
-            for value in handle._value if handle._type.ragged else (handle._value,):
-                computed = self._pending.number_of(value)
-                failure = None if computed < 0 else session.failures.of(*session.place_of(computed))
-                if failure is not None:
-                    raise failure.as_cell_error()
+            return None
+        for value in handle._value if handle._type.ragged else (handle._value,):
+            computed = self._pending.number_of(value)
+            failure = None if computed < 0 else session.failures.of(*session.place_of(computed))
+            if failure is not None:
+                return failure
+        return None
+
+    def has_error(self, handle: LazyTensor) -> bool:
+        """Whether a value could not be computed."""
+        return self._failure_of(handle) is not None
 
     def error_before(self, example: int) -> CellError | None:
         """What this example, or one before it, would have raised already if its calls did not run later than they are made."""
@@ -309,6 +328,12 @@ class Flushes:
         """Compute the values of these types that are demanded."""
         demanded = [found for kind in kinds if (found := self._demanded.pop(kind, None)) is not None]
         self._flush_demanded(demanded, [value for of_kind in demanded for values in of_kind for value in values])
+
+    def flush_and_tell(self, kinds: Set[Hashable]) -> list[tuple[int, CellError]]:
+        """The same; which examples have failed by it, each with its error."""
+        before = len(self.failed)
+        self.flush(kinds)
+        return list(self.failed.items())[before:]
 
     def flush_all(self) -> None:
         """Compute everything that has been recorded."""

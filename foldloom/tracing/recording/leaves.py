@@ -17,6 +17,7 @@ from foldloom.execution.kernels import type_of
 from foldloom.execution.observer import observing
 from foldloom.tracing import fast_path
 from foldloom.tracing.building.inputs import Inputs
+from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.views import ArrayCopy, Borrowed, leave_base, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import DETACHED, TENSOR, Given, LazyTensor, become_tensor
@@ -28,6 +29,8 @@ class RecorderOfLeaves(ActiveRecorder, Protocol):
 
     @property
     def inputs(self) -> Inputs: ...
+    @property
+    def flushes(self) -> Flushes: ...
 
 
 def requires_grad_(recorder: RecorderOfLeaves, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -130,7 +133,8 @@ def let_go(recorder: RecorderOfLeaves) -> None:
         # Which Python would do soon: what was made in the batch is young, and much of it may refer to itself.
         gc.collect(0)
     held = [(handle, recorder.tensor_given_as(handle)) for handle in fast_path.handles_of(recorder, LazyTensor)]
-    computed = [handle for handle, given in held if given is None and handle._recorder is recorder]
+    own = [handle for handle, given in held if given is None and handle._recorder is recorder]
+    computed = [handle for handle in own if not recorder.flushes.has_error(handle)]
     computed.sort(key=_first_value)  # they were found as they lie in memory
     observer, observing.observer = observing.observer, None  # nobody has asked for anything
     try:

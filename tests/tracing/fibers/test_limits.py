@@ -71,7 +71,10 @@ def test_park_outside_of_a_task(rounds: Rounds) -> None:
 
 
 def test_run_inside_advance() -> None:
-    fibers = Fibers(lambda _: fibers.run([lambda: None]) and None)  # type: ignore[arg-type]
+    def advance(_: object) -> None:
+        fibers.run([lambda: None])
+
+    fibers = Fibers(advance)
     with pytest.raises(RecordingError, match="run was called by `advance`"):
         fibers.run([fibers.park])
 
