@@ -87,6 +87,7 @@ class Flushes:
         """Whether an operation that fails ends its example alone, and not the batch."""
         self.failed: dict[int, CellError] = {}
         """If so, by example, the error of its first operation that has failed."""
+        self._told = 0
         self.waits_for_errors = True
         """Whether calls that may raise are waited for where somebody may catch what they raise."""
         self.limit: Limit | None = None
@@ -331,9 +332,9 @@ class Flushes:
 
     def flush_and_tell(self, kinds: Set[Hashable]) -> list[tuple[int, CellError]]:
         """The same; which examples have failed by it, each with its error."""
-        before = len(self.failed)
         self.flush(kinds)
-        return list(self.failed.items())[before:]
+        new, self._told = list(self.failed.items())[self._told :], len(self.failed)
+        return new
 
     def flush_all(self) -> None:
         """Compute everything that has been recorded."""
