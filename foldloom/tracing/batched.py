@@ -276,9 +276,9 @@ def batch(
     [tensor(2.), tensor(16.), tensor(1024.)]
     >>> fl.batch(power, stack=True)([1, 4, 10], [1, 1, 1])
     tensor([   2,   16, 1024])
-    >>> results = fl.batch(lambda x: x / (6 // x.numel()), errors="return")([torch.ones(3), torch.ones(7), torch.empty(0)])
-    >>> results[0], type(results[2]).__name__, results[2].__notes__[0]
-    (tensor([0.5000, 0.5000, 0.5000]), 'ZeroDivisionError', 'in example 2')
+    >>> results = fl.batch(lambda x: x / (6 // x.numel()), errors="return")([torch.ones(3), torch.empty(0)])
+    >>> results[0], type(results[1]).__name__, results[1].__notes__[0]
+    (tensor([0.5000, 0.5000, 0.5000]), 'ZeroDivisionError', 'in example 1')
     """
     if not callable(function):
         raise ArgumentError(

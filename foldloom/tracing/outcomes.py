@@ -73,9 +73,7 @@ def together(
     for number, outcome in enumerate(outcomes):
         result = next(results) if type(outcome) is tuple else None
         error = failed.get(number, outcome.error if type(outcome) is Raised else None)
-        if error is None:
-            found.append(result)
-        else:
+        found.append(result if error is None else noted(error, number))
+        if isinstance(error, CellError):
             add_line(error)
-            found.append(noted(error, number))
     return found
