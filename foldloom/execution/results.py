@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from foldloom.errors import StackError
+from foldloom.execution.dead_ends import with_flag
 from foldloom.graph import Ints, starts_of
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Plan
@@ -56,8 +57,11 @@ def unstacked(
     requires_grad = back.requires_grad
     places = zip(plan.block_of_output.tolist(), plan.row_of_output.tolist(), strict=True)
     tensors = rows[0] if len(rows) == 1 else [rows[block][row] for block, row in places]
-    if requires_grad is not None and not all(requires_grad):
-        tensors = [tensor if needs else tensor.detach() for tensor, needs in zip(tensors, requires_grad, strict=True)]
+    if requires_grad is not None:
+        tensors = [
+            tensor if tensor.requires_grad is needs else with_flag(tensor, needs)
+            for tensor, needs in zip(tensors, requires_grad, strict=True)
+        ]
     if any(known is not None for known in back.known):
         tensors = list(tensors)
         # Views of other results come when these are known.
@@ -157,9 +161,7 @@ class _PlannedStacker(_Stacker):
 
     def leaf(self, numbers: Ints, path: str) -> torch.Tensor:
         tensor = self._taken(numbers, path)
-        if self._requires_grad is None or self._requires_grad[numbers].any():
-            return tensor
-        return tensor.detach()
+        return tensor if self._requires_grad is None else with_flag(tensor, bool(self._requires_grad[numbers].any()))
 
     def _taken(self, numbers: Ints, path: str) -> torch.Tensor:
         """A view of the block they stand in, where they are evenly spaced."""

@@ -161,13 +161,14 @@ class Batched(Generic[P, R, Results]):
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
         """Inside another batch the examples join it: everything is recorded there."""
-        function: Callable[..., Any] = self.function
-        tasks: list[Callable[[], Any]] = [partial(function, *args) for args in examples]
+        example = recorder.graph.example
+        tasks: list[Callable[[], Any]] = [
+            partial(_run_within, recorder, example, self.function, args) for args in examples
+        ]
         if self.errors == "return":
             tasks = [partial(result_or_error, passing_on(task), (), number) for number, task in enumerate(tasks)]
         elif recorder.fibers is not None and is_caught():
             tasks = [passing_on(task) for task in tasks]
-        example = recorder.graph.example
         results = [task() for task in tasks] if recorder.fibers is None else recorder.fibers.run(tasks)
         recorder.graph.begin(example)  # others may have had their turns
         return stack_values(results) if self.stack else results
@@ -316,6 +317,12 @@ def _run_examples(recorder: Recorder, fibers: Fibers, tasks: Sequence[Callable[[
         if earlier is None:
             raise
         raise earlier from earlier.__cause__
+
+
+def _run_within(recorder: Recorder, example: int, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """An example of a batch inside another. What it records belongs to the outer example, whoever had the turn before."""
+    recorder.graph.begin(example)
+    return function(*args)
 
 
 def _is_of_later(error: BaseException, example: int) -> bool:

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from foldloom.execution.dead_ends import view_without_gradient
 from foldloom.pytrees import flatten
 from foldloom.tracing.mutation.views import Unbound, Views, root_of
 from foldloom.tracing.recording.recorder import Recorder
-from foldloom.tracing.values.lazy_tensor import LazyTensor
+from foldloom.tracing.values.lazy_tensor import LazyTensor, is_cut
 
 Way = Callable[[torch.Tensor], torch.Tensor]
 
@@ -58,6 +59,8 @@ def noting_views(recorder: Recorder, outputs: Sequence[LazyTensor], known: Seque
         if way is not None and id(way[0]) not in bases:
             bases[id(way[0])] = recorder.tensor_given_as(way[0])
     for number, output in enumerate(outputs):
+        if found[number] is None and is_cut(output):
+            found[number] = CutResult()
         if id(output) in bases and bases[id(output)] is None:
             bases[id(output)] = found[number] = BaseResult(found[number])
     for number, way in enumerate(ways):
@@ -90,6 +93,15 @@ def _way(handle: LazyTensor, outputs: Sequence[LazyTensor]) -> tuple[LazyTensor,
             best = handle, list(steps)
     is_given = bool(steps) and handle._recorder.tensor_given_as(handle) is not None
     return (handle, steps) if is_given else best
+
+
+class CutResult:
+    """A result that is a view made without gradients, of what requires grad and is no result."""
+
+    comes_last = False
+
+    def belongs_to(self, result: torch.Tensor) -> torch.Tensor:
+        return view_without_gradient(result) if result.requires_grad else result
 
 
 class InferenceResult:

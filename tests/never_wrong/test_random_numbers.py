@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -282,3 +284,15 @@ def test_a_program_that_draws_nothing_leaves_the_generator() -> None:
     before = torch.get_rng_state()
     fl.batch(lambda x: LAYER(x) if LAYER(x).sum() > 0 else x)(inputs)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_first_batch_of_a_process_draws_nothing() -> None:
+    """Most of the library is loaded when it is first used, which may be after the seed."""
+    code = (
+        "import torch, foldloom as fl\n"
+        "torch.manual_seed(3); before = torch.get_rng_state()\n"
+        "fl.batch(lambda x: torch.nn.functional.dropout(x, 0.0) * 2)([torch.ones(2)])\n"
+        "fl.cell(lambda x: x + 1)(torch.ones(1, 2))\n"
+        "assert torch.equal(before, torch.get_rng_state())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -60,3 +60,16 @@ def test_a_batch_inside_a_batch_with_stacked_results(waits: bool) -> None:
     check_on_the_fly(
         lambda s: fl.batch(inner, stack=True)(list(s))[0].sum(0), examples, sources=examples, records=not waits
     )
+
+
+def test_what_an_inner_batch_records_belongs_to_its_example() -> None:
+    """Though the inner examples of both run after both have begun."""
+    examples = [torch.tensor([[0.71, 2.0]]), torch.tensor([[0.58, 3.0]])]
+
+    def function(x: torch.Tensor) -> Any:
+        halves = fl.batch(lambda v: v / 2)(x.sum(0))
+        return x.sum(0).numpy().sum() + sum(halves).item()
+
+    for scheduler in (fl.ByAgenda(), fl.ByDepth()):
+        found = fl.batch(function, scheduler=scheduler)(examples)
+        assert found == pytest.approx([function(x) for x in examples])

@@ -401,10 +401,11 @@ class GraphBuilder:
     ) -> Recording:
         """All nodes as a recording, with cells and weights renamed; ``training`` has the modes that it depends on."""
         cells, weights = cells or {}, weights or {}
-        names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in self.ops])
+        ops, op_of_node = self._ops_in_use()
+        names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in ops])
         graph = Graph(
-            ops=_table(tuple(self.ops), names, training),
-            op_of_node=numbers(self.op_of_node),
+            ops=_table(tuple(ops), names, training),
+            op_of_node=op_of_node,
             operands=numbers(self.operands),
             depth_of_node=numbers(self.depth_of_node),
             nodes_of_example=self._examples().counts(),
@@ -417,9 +418,18 @@ class GraphBuilder:
             observing.observer.recorded(recording, self.op_of_node)
         return recording
 
+    def _ops_in_use(self) -> tuple[list[Op], Ints]:
+        """The ops without inputs of which nothing is left after going back, and the op of each node among them."""
+        op_of_node = numbers(self.op_of_node)
+        empty = {column.op_number for column in self._columns.values() if not column.values}
+        if not empty:
+            return self.ops, op_of_node
+        is_used = np.array([number not in empty for number in range(len(self.ops))], np.bool_)
+        return list(itertools.compress(self.ops, is_used)), (np.cumsum(is_used) - 1)[op_of_node]
+
     def _close_inputs(self) -> tuple[Column, ...]:
         columns = sorted(self._columns.values(), key=lambda column: column.op_number)
-        return tuple([column.close() for column in columns])
+        return tuple([column.close() for column in columns if column.values])
 
 
 def _renamed(shared: tuple[Hashable, ...], weights: Mapping[str, str]) -> tuple[Hashable, ...]:

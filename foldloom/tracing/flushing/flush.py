@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge
 
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution import Kernel
+from foldloom.execution.dead_ends import with_flag
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.failures import Failure
 from foldloom.execution.observer import observing
@@ -356,8 +357,7 @@ class Flushes:
             places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
             histories = self._graph.requires_grad(wanted)
             for value, (block, row), has_history in zip(wanted, places, histories, strict=True):
-                tensor = rows[block][row]
-                self._tensor_of_value[value] = tensor if has_history else tensor.detach()
+                self._tensor_of_value[value] = with_flag(rows[block][row], has_history)
         if as_numbers:
             assert self._session is not None
             with unwatched():

@@ -23,7 +23,7 @@ from foldloom.tracing.mutation.functional import (
     write_view,
 )
 from foldloom.tracing.mutation.outside import change_outside, is_outside
-from foldloom.tracing.mutation.spoiled import Kept
+from foldloom.tracing.mutation.spoiled import Kept, views_below
 from foldloom.tracing.mutation.trial import check_change, try_change
 from foldloom.tracing.mutation.views import Views, note_change, note_views, note_written
 from foldloom.tracing.scope import ActiveRecorder
@@ -151,6 +151,15 @@ def read_anew(recorder: ActiveRecorder, handle: LazyTensor, tensor: torch.Tensor
         del handle._source
     _refresh_views(recorder, handle)
     kept.spoil()
+
+
+def cut_views(recorder: ActiveRecorder, base: LazyTensor) -> None:
+    """A value has become a leaf: the views that there are of it require grad as it does, and no gradient gets from them to it."""
+    for view in views_below(base):
+        if type(view._source[0]) is Views:
+            view._source[0].grad_enabled = False
+    with torch.no_grad():
+        _refresh_views(recorder, base)
 
 
 def _assign(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:

@@ -92,7 +92,7 @@ class Kept:
 
     def __init__(self, recorder: Any, target: LazyTensor) -> None:
         self._recorder = recorder
-        views = _views_below(root_of(target, through_data=False)) if recorder.has_gradients else ()
+        views = views_below(root_of(target, through_data=False)) if recorder.has_gradients else ()
         self._found = [(view, _had_history(view)) for view in views if _is_kept_from_changes(view)]
 
     def spoil(self) -> None:
@@ -113,17 +113,17 @@ def _had_history(view: LazyTensor) -> bool:
     return recorder.had_history if type(recorder) is Spoiled else view.requires_grad
 
 
-def _views_below(base: LazyTensor) -> Iterator[LazyTensor]:
+def views_below(base: LazyTensor) -> Iterator[LazyTensor]:
     """The views of a value that are in use, and the views of these. What `x.data` returns has a version of its own."""
     for reference in getattr(base, "_views", ()):
         found = reference()
         if type(found) is LazyTensor:
             yield found
-            yield from _views_below(found)
+            yield from views_below(found)
         elif found is not None and found.function is not DATA:
             for view, _ in found.in_use():
                 yield view
-                yield from _views_below(view)
+                yield from views_below(view)
 
 
 def _sources_of(view: LazyTensor) -> Iterator[tuple[Any, Any]]:

@@ -28,7 +28,7 @@ VIEWS_OF_ROWS = frozenset([*forms("unsqueeze squeeze chunk split detach"), torch
 
 
 DATA: Any = getattr(torch.Tensor.data, "__get__")  # noqa: B009
-_ALIASES = frozenset((torch.detach, torch.Tensor.detach, DATA))
+ALIASES = frozenset((torch.detach, torch.Tensor.detach, DATA))
 
 
 class Unbound(int):
@@ -115,7 +115,7 @@ class Views:
     @property
     def is_alias(self) -> bool:
         """Whether they are the same tensor without its history."""
-        return self.function in _ALIASES
+        return self.function in ALIASES
 
     def move(self, base: LazyTensor) -> None:
         """Make these the views of another handle, which stands for the same memory."""
@@ -139,12 +139,20 @@ def note_views(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], res
     """Note that the results of a call are views of one of its arguments, if they are."""
     views = (result,) if type(result) is LazyTensor else result
     if function in MAY_COPY and hasattr(base, "_source") and not shares_memory(function, base, args[1:], kwargs):
-        result._recorder.graph.copies.add(_first_value(result))
+        _note_copy(result._recorder, result)
         return
     group = Views(base, function, args, kwargs, views, is_grad_enabled())
     for number, view in enumerate(views):
         view._source = (group, None if view is result else number)
     _add(base, weakref.ref(group))
+
+
+def _note_copy(recorder: Any, result: LazyTensor) -> None:
+    """What could have been a view is a copy. Made without gradients, it has no history."""
+    if result.requires_grad and not is_grad_enabled():
+        plain = recorder.call_function(torch.Tensor.detach, (result,), None)
+        result._value, result._type, result._depth = plain._value, plain._type, plain._depth
+    recorder.graph.copies.add(_first_value(result))
 
 
 def _first_value(handle: LazyTensor) -> int:

@@ -132,6 +132,11 @@ def dense(recorder: RecorderOfHandles, handle: LazyTensor) -> LazyTensor:
         return handle
     if not handle._value:
         return recorder.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
+    if recorder.cuts(handle):
+        with torch.enable_grad():  # it is the same value, and keeps its history
+            found = dense(recorder, handle)
+        recorder.signatures.change_mode()
+        return found
     if is_grad_enabled() is not recorder.graph.grad or is_any_autocast_enabled() or recorder.graph.autocast:
         recorder.signatures.change_mode()  # the last call may have been made in another mode
     key = (torch.stack, handle._type, len(handle._value))

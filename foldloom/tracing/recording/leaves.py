@@ -18,6 +18,7 @@ from foldloom.execution.observer import observing
 from foldloom.tracing import fast_path
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.flushing.flush import Flushes
+from foldloom.tracing.mutation.in_place import cut_views
 from foldloom.tracing.mutation.views import ArrayCopy, Borrowed, leave_base, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import DETACHED, TENSOR, Given, LazyTensor, become_tensor
@@ -60,6 +61,7 @@ def requires_grad_(recorder: RecorderOfLeaves, args: Any, kwargs: dict[str, Any]
         leaf = tensor.detach().requires_grad_()
     leave_base(handle)
     stand_for(recorder, handle, leaf)
+    cut_views(recorder, handle)
     return handle
 
 

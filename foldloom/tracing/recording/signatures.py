@@ -21,8 +21,9 @@ from foldloom.torch_private import are_transforms_active, is_any_autocast_enable
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell, Settings
-from foldloom.tracing.functions.calls import call_of_template, name_of
+from foldloom.tracing.functions.calls import OPERAND, SHARED, call_of_template, name_of
 from foldloom.tracing.functions.derivatives import NO_DERIVATIVE
+from foldloom.tracing.functions.histories import ALWAYS
 from foldloom.tracing.functions.shape_inference import (
     NeedsValuesError,
     Returned,
@@ -31,7 +32,7 @@ from foldloom.tracing.functions.shape_inference import (
     with_names,
 )
 from foldloom.tracing.mutation.guards import Guards
-from foldloom.tracing.mutation.views import DATA, MAY_COPY, VIEWS_OF_ROWS
+from foldloom.tracing.mutation.views import ALIASES, DATA, MAY_COPY, VIEWS_OF_ROWS
 from foldloom.tracing.rules import has_ragged_rule, has_rule, ragged_returned
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.draws import drawn_from
@@ -241,8 +242,8 @@ class Signatures:
                 raise
             known = False
             if returned is not None:
-                op_number = self._new_op(signature, weights, returned)
                 shares_with = 0 if function in VIEWS_OF_ROWS else None
+                op_number = self._new_op(signature, weights, returned._replace(shares_with=shares_with))
                 risk = may_raise(function, len(handles) + len(weights), returned.types)
                 known = KnownCall(
                     op_number,
@@ -299,7 +300,20 @@ class Signatures:
             key=name_of(function), inputs=types, outputs=returned.types, settings=template, shared=names,
             mode=self.mode_of_op, repeatable=repeatable, label=getattr(function, "__name__", ""),
         )  # fmt: skip
-        return self._add_op(op, returned.histories, may_raise(function, len(types) + len(weights), returned.types))
+        histories = self._histories(function, template, weights, returned)
+        return self._add_op(op, histories, may_raise(function, len(types) + len(weights), returned.types))
+
+    def _histories(
+        self, function: Any, template: Any, weights: list[torch.Tensor], returned: Returned
+    ) -> tuple[int, ...]:
+        """The rules of the results of a function. A view requires grad as its base does, even if it is made without gradients."""
+        is_view = returned.shares_with is not None or function is take
+        if not is_view or self._mode[0] or not self.has_gradients or function in ALIASES:
+            return returned.histories
+        first = next(mark for mark in template[1] if mark in (OPERAND, SHARED))
+        of_weight = ALWAYS if first is SHARED and weights[0].requires_grad else 0
+        rule = of_weight if first is SHARED else 1 << (returned.shares_with or 0)
+        return (rule,) * len(returned.types)
 
     def _add_op(self, op: Op, histories: Any, may_raise: bool) -> int:
         if may_raise:

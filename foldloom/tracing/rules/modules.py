@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.rnn import PackedSequence
 
 from foldloom.graph import Type
@@ -279,9 +280,7 @@ _ELEMENTWISE = (
 )  # fmt: skip
 _CHAINABLE = frozenset((*_ELEMENTWISE, nn.Linear))
 
-_OF_ENCODER_LAYERS = frozenset(
-    (*_CHAINABLE, nn.MultiheadAttention, nn.LayerNorm, type(nn.MultiheadAttention(1, 1).out_proj))
-)
+_OF_ENCODER_LAYERS = frozenset((*_CHAINABLE, nn.MultiheadAttention, nn.LayerNorm, NonDynamicallyQuantizableLinear))
 
 MODULES: dict[type, Callable[[Any, tuple[Type, ...], bool], BatchedModule | None]] = {
     **dict.fromkeys(_ELEMENTWISE, _on_any_dimensions),

@@ -111,7 +111,7 @@ class LazyTensor(_Tensor):
     @property
     def is_leaf(self) -> bool:
         given = self._recorder.tensor_given_as(self)
-        return not self.requires_grad if given is None else given.is_leaf
+        return is_cut(self) or not self.requires_grad if given is None else given.is_leaf
 
     @property
     def grad_fn(self) -> object:
@@ -119,7 +119,7 @@ class LazyTensor(_Tensor):
         given = self._recorder.tensor_given_as(self)
         if given is not None:
             return given.grad_fn
-        return RECORDED if self.requires_grad else None
+        return RECORDED if self.requires_grad and not is_cut(self) else None
 
     @property
     def grad(self) -> torch.Tensor | None:
@@ -290,6 +290,12 @@ class LazyTensor(_Tensor):
     __hash__ = object.__hash__
 
     __class__ = property(lambda self: torch.Tensor)
+
+
+def is_cut(handle: LazyTensor) -> bool:
+    """Whether a value is a view that was made without gradients."""
+    views = getattr(handle, "_source", (None,))[0]
+    return not getattr(views, "grad_enabled", True)
 
 
 LazyTensor.__name__ = LazyTensor.__qualname__ = "Tensor"

@@ -719,3 +719,16 @@ def test_a_debugger_sees_every_call() -> None:
     finally:
         sys.settrace(None)
     assert seen.count("squashed") == 8
+
+
+def test_inputs_of_a_capture_that_fails() -> None:
+    """They are taken back with its nodes, and what the batch has recorded before is still run."""
+    lstm = torch.nn.LSTM(3, 3)
+    weight = torch.nn.Parameter(torch.randn(3, 3))
+
+    def run(rows: int) -> Any:
+        return lstm(weight[:rows])[0]
+
+    with pytest.raises(RuntimeError, match="sequence length"):
+        fl.batch(run)([0, 2])
+    assert [len(found) for found in fl.batch(run)([1, 2])] == [1, 2]
