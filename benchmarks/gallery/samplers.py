@@ -65,7 +65,7 @@ class LockstepNUTS:
     def __init__(self, program: NUTS, draws: Draws) -> None:
         self.program, self.draws = program, draws
         self.densities = torch.vmap(program.log_density)
-        self.gradients = torch.vmap(torch.func.grad(program.log_density))
+        self.gradients = torch.vmap(program.gradient)
 
     def joint(self, q: Tensor, p: Tensor) -> Tensor:
         return self.densities(q) - 0.5 * p.square().sum(1)

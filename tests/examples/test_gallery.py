@@ -114,7 +114,6 @@ def test_makes_the_same_examples_again(name: str) -> None:
 
 
 RUN_ALONE = {
-    "NUTS": "what `torch.func.grad` calls is not recorded",
     "symbolic regression": "no argument of the function is a tensor, and it has no weights",
 }
 
