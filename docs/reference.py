@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = Path(__file__).with_suffix(".md")
 
 GROUPS = {
-    "Batching": ["batch", "batching", "cell", "lift", "one_by_one", "Batched", "Cell", "Ragged"],
+    "Batching": ["batch", "vmap", "batching", "cell", "lift", "one_by_one", "Batched", "Cell", "Ragged"],
     "Recording and planning": ["record", "record_each", "plan", "save", "load", "Recording", "Planned", "Plan"],
     "Schedulers": ["Scheduler", "ByDepth", "ByAgenda", "OneByOne"],
     "Looking inside": ["explain", "show", "profile", "Page", "Profile"],

@@ -11,7 +11,7 @@ if _typing.TYPE_CHECKING:
     from foldloom.graph.recording import Recording
     from foldloom.planning.plans import Plan
     from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
-    from foldloom.tracing import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each
+    from foldloom.tracing import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each, vmap
     from foldloom.tracing.storing import load, save
     from foldloom.views import Page, Profile, explain, profile, show
 
@@ -47,6 +47,7 @@ __all__ = [
     "save",
     "show",
     "static_model",
+    "vmap",
 ]
 
 lazy_imports.load_on_demand(
@@ -69,6 +70,7 @@ lazy_imports.load_on_demand(
             "plan",
             "record",
             "record_each",
+            "vmap",
         ],
         "tracing.storing": ["load", "save"],
         "views": ["Page", "Profile", "explain", "profile", "show"],

@@ -20,6 +20,7 @@ import torch._higher_order_ops
 import torch._subclasses.fake_tensor
 import torch.utils._device
 import torch.utils._python_dispatch
+import torch.utils._pytree
 from torch.nn.utils import parametrizations, parametrize
 
 # ---- Modes of the thread. Recording and every switch between fibers ask for them, so each must be one cheap call.
@@ -162,6 +163,31 @@ TRANSFORMS: dict[str, tuple[ModuleType, ...]] = {
 }
 """What the functions of `torch.func` call, and where they find it: calls of these are watched. If one goes: find what `torch.func.grad`
 and the others call instead."""
+
+mapped_inputs: Callable[..., tuple[int, list[int | None], list[Any], Any]] = (
+    torch._functorch.vmap._process_batched_inputs
+)
+"""How `torch.vmap` fits `in_dims` to its arguments: the number of examples, and the arguments and their dimensions, flat. `fl.vmap` is to say the
+same errors. If it goes: see what `torch.vmap` calls instead."""
+
+check_out_dims: Callable[[Any, Any], None] = torch._functorch.vmap._check_out_dims_is_int_or_int_pytree
+"""The same for `out_dims`. If it goes: see what `torch.vmap` calls instead."""
+
+check_randomness: Callable[[str], None] = torch._functorch.vmap._check_randomness_arg
+"""The same for `randomness`. If it goes: see what `torch.vmap` calls instead."""
+
+name_of_mapped: Callable[[Any], str] = torch._functorch.vmap._get_name
+"""What `torch.vmap` calls a function in its errors. If it goes: its `__name__`."""
+
+tree_flatten: Callable[[Any], tuple[list[Any], Any]] = torch.utils._pytree.tree_flatten
+"""Nested arguments and results as `torch.vmap` takes them apart, with the containers that users have registered with torch. If it goes: torch
+will have made it public."""
+
+tree_unflatten: Callable[[Any, Any], Any] = torch.utils._pytree.tree_unflatten
+"""The way back. If it goes: torch will have made it public."""
+
+broadcast_dims: Callable[[Any, Any], list[Any] | None] = torch.utils._pytree._broadcast_to_and_flatten
+"""`out_dims` for each leaf of a result, None if they do not fit. If it goes: see what `torch.vmap` calls instead."""
 
 # ---- Autograd.
 

@@ -74,7 +74,7 @@ class Stream:
             self._generator.set_state(self._common)
             return
         # Comparing tensors takes ten times as long, and this is done whenever a fiber pauses.
-        if holds_bytes(now.data_ptr(), self._content):
+        if not fiber.has_seeded and holds_bytes(now.data_ptr(), self._content):
             return
         content = self._bytes_at(now.data_ptr()).raw
         fiber.has_stream = True

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+import foldloom as fl
 from foldloom.tracing.fibers.fibers import Fibers
 from tests.tracing.fibers.rounds import Rounds
 
@@ -100,3 +101,17 @@ def test_advance_draws_from_the_stream_of_the_caller() -> None:
     torch.manual_seed(2)
     fibers.run([task] * 3)
     assert drawn == draws(torch.Generator().manual_seed(2), 2)
+
+
+def test_a_generator_that_is_set_to_where_it_stands() -> None:
+    """As each of several examples does that are to draw the same numbers."""
+    state = torch.get_rng_state()
+
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        torch.set_rng_state(state)
+        return torch.rand(()) if x > 0 else -torch.rand(())
+
+    xs = [torch.tensor(1.0), torch.tensor(-1.0), torch.tensor(2.0)]
+    expected = fl.one_by_one(noisy)(xs)
+    torch.set_rng_state(state)
+    assert fl.batch(noisy)(xs) == expected
