@@ -41,21 +41,23 @@ static struct {
         Py_ssize_t op_number, type, values;
     } column;
     struct {
-        Py_ssize_t ragged;
+        Py_ssize_t ragged, shape, row;
     } type;
     PyObject *is_grad_enabled, *is_autocast_enabled; /* torch's */
     PyObject *scope;                                 /* whose attribute `recorder` is where this thread records */
     PyObject *handlers;                              /* functions that Python must see */
     PyObject *module_types;                          /* modules that count as one operation */
     PyObject *parameter_type, *tensor_type;
-    PyObject *plain_types;   /* of settings that a key holds as they are */
-    PyObject *may_copy;      /* functions whose results are views or not, which Python finds out */
-    PyObject *rebuilt;       /* puts results in the nesting of what a call returns */
-    PyObject *make_tensor;   /* torch.tensor */
-    PyObject *stack;         /* torch.stack */
-    PyObject *type_of_stack; /* by the type of a row */
-    PyObject *may_be_caught; /* whether somebody on the stack may catch what a call raises */
-    PyObject *make_handle;   /* makes a handle with empty slots, a tensor without data */
+    PyObject *plain_types;     /* of settings that a key holds as they are */
+    PyObject *may_copy;        /* functions whose results are views or not, which Python finds out */
+    PyObject *rebuilt;         /* puts results in the nesting of what a call returns */
+    PyObject *make_tensor;     /* torch.tensor */
+    PyObject *stack;           /* torch.stack */
+    PyObject *type_of_stack;   /* by the type of a row */
+    PyObject *get_item, *take; /* torch.Tensor.__getitem__, and what it is of one element */
+    PyObject *type_of_index;   /* of a whole number */
+    PyObject *may_be_caught;   /* whether somebody on the stack may catch what a call raises */
+    PyObject *make_handle;     /* makes a handle with empty slots, a tensor without data */
 } bound;
 
 static PyObject *name_recorder, *name_own_recorder, *name_training, *name_parameters, *name_parts, *name_hooks, *name_pre_hooks;
@@ -68,7 +70,8 @@ typedef struct {
     PyObject *operands[MOST_PARTS]; /* borrowed: numbers of values, of the rows of ragged ones, or numbers that are given */
     PyObject *columns[MOST_PARTS];  /* borrowed: where a given number goes, or NULL */
     int operand_count, has_handles;
-    Py_ssize_t rows; /* of the ragged operands; -1 if there are none */
+    int keeps_numbers; /* whether given numbers are noted, for who reads what was given */
+    Py_ssize_t rows;   /* of the ragged operands; -1 if there are none */
     long depth;
 } Key;
 
@@ -78,7 +81,7 @@ static void key_start(Key *key, PyObject *recorder, PyObject *called)
     key->graph = SLOT(recorder, bound.recorder.graph);
     key->parts[0] = Py_NewRef(called);
     key->size = 1;
-    key->operand_count = key->has_handles = 0;
+    key->operand_count = key->has_handles = key->keeps_numbers = 0;
     key->rows = -1;
     key->depth = 0;
 }
@@ -169,6 +172,15 @@ static Outcome key_add_weight(Key *key, PyObject *item)
     return outcome;
 }
 
+static Outcome key_add_slice(Key *key, PySliceObject *slice)
+{
+    PyObject *bounds[3] = {slice->start, slice->stop, slice->step};
+    Outcome outcome = key_add(key, (PyObject *)&PySlice_Type);
+    for (int i = 0; i < 3 && outcome == FOUND; i++)
+        outcome = bounds[i] == Py_None || PyLong_CheckExact(bounds[i]) ? key_add(key, bounds[i]) : UNKNOWN;
+    return outcome;
+}
+
 static Outcome key_add_item(Key *key, PyObject *item)
 {
     PyTypeObject *kind = Py_TYPE(item);
@@ -176,6 +188,8 @@ static Outcome key_add_item(Key *key, PyObject *item)
         return key_add_handle(key, item);
     if ((PyObject *)kind == bound.parameter_type || (PyObject *)kind == bound.tensor_type)
         return key_add_weight(key, item);
+    if (kind == &PySlice_Type)
+        return key_add_slice(key, (PySliceObject *)item);
     int is_plain = PySet_Contains(bound.plain_types, (PyObject *)kind);
     return is_plain < 0 ? FAILED : is_plain ? key_add_setting(key, item) : UNKNOWN;
 }
@@ -550,6 +564,10 @@ static PyObject *add_values(Key *key, PyObject *known)
             long value = add_number(graph, key->columns[i], key->operands[i]);
             if (value < 0 || append_number(operands, value) < 0)
                 return NULL;
+            if (key->keeps_numbers &&
+                PyDict_SetItem(SLOT(graph, bound.graph.number_of_value), PyList_GET_ITEM(operands, PyList_GET_SIZE(operands) - 1),
+                               key->operands[i]) < 0)
+                return NULL;
         }
         else if (PyLong_CheckExact(key->operands[i])) {
             if (PyList_Append(operands, key->operands[i]) < 0)
@@ -727,11 +745,23 @@ Outcome record_automatic(PyObject *recorder, PyObject *trace, PyObject *const *o
 
 /* ---- Functions. */
 
+/* What is a view of a value, or holds the views, is known to it. */
+static int add_view(PyObject *base, PyObject *view)
+{
+    PyObject *weak = PyWeakref_NewRef(view, NULL);
+    int failed = weak == NULL;
+    if (!failed && SLOT(base, bound.handle.views) == NULL)
+        failed = (SLOT(base, bound.handle.views) = PyList_New(0)) == NULL;
+    failed = failed || PyList_Append(SLOT(base, bound.handle.views), weak) < 0;
+    Py_XDECREF(weak);
+    return failed ? -1 : 0;
+}
+
 /* The results of a call are views of its first argument: see `views.note_views`. */
 static int note_views(PyObject *graph, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
                       PyObject *const *named, PyObject *result)
 {
-    PyObject *base = args[0], *group = bound.views_type->tp_alloc(bound.views_type, 0), *weak_group = NULL;
+    PyObject *base = args[0], *group = bound.views_type->tp_alloc(bound.views_type, 0);
     int is_one = Py_TYPE(result) == bound.handle_type, failed = group == NULL;
     Py_ssize_t size = is_one ? 1 : PyTuple_GET_SIZE(result);
     if (failed)
@@ -758,13 +788,7 @@ static int note_views(PyObject *graph, PyObject *function, PyObject *const *args
             PyList_SET_ITEM(weak_views, i, weak);
         SLOT(view, bound.handle.source) = source;
     }
-    if (!failed)
-        failed = (weak_group = PyWeakref_NewRef(group, NULL)) == NULL;
-    if (!failed && SLOT(base, bound.handle.views) == NULL)
-        failed = (SLOT(base, bound.handle.views) = PyList_New(0)) == NULL;
-    if (!failed)
-        failed = PyList_Append(SLOT(base, bound.handle.views), weak_group) < 0;
-    Py_XDECREF(weak_group);
+    failed = failed || add_view(base, group) < 0;
     Py_DECREF(group);
     return failed ? -1 : 0;
 }
@@ -800,17 +824,11 @@ static Outcome record_with_number(PyObject *recorder, PyObject *function, PyObje
 
 static int is_number(PyObject *object) { return PyFloat_CheckExact(object) || PyLong_CheckExact(object); }
 
-Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
-                        PyObject *const *named, PyObject **result)
+/* A call of a function without a handler. */
+static Outcome record_unhandled(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                                PyObject *const *named, PyObject **result)
 {
-    Outcome outcome = can_record(recorder);
-    if (outcome != FOUND)
-        return outcome;
-    int is_handled = PyDict_Contains(bound.handlers, function);
-    if (is_handled < 0 && PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Clear(); /* it has no hash */
-    if (is_handled)
-        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    Outcome outcome = FOUND;
     Key key;
     PyObject *known = NULL;
     key_start(&key, recorder, function);
@@ -847,6 +865,103 @@ Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const 
     Py_XDECREF(known);
     key_drop(&key);
     return outcome;
+}
+
+/* One element of a value of a fixed shape, which is a view: each member of a step may take another. See `handlers._taken`. */
+static Outcome record_taken(PyObject *recorder, PyObject *const *args, PyObject *place, PyObject **result)
+{
+    Key key;
+    PyObject *known = NULL;
+    key_start(&key, recorder, bound.take);
+    Outcome outcome = key_add_handle(&key, args[0]);
+    if (outcome == FOUND && Py_TYPE(place) == bound.handle_type)
+        outcome = key_add_handle(&key, place);
+    else if (outcome == FOUND) {
+        key.keeps_numbers = 1;
+        outcome = key_add_operand(&key, place);
+    }
+    if (outcome == FOUND)
+        outcome = key_find(&key, &known);
+    if (outcome == FOUND) {
+        *result = add_node(&key, known);
+        if (*result != NULL && note_views(key.graph, bound.get_item, args, 2, NULL, NULL, *result) < 0)
+            Py_CLEAR(*result);
+        outcome = *result == NULL ? FAILED : FOUND;
+    }
+    Py_XDECREF(known);
+    key_drop(&key);
+    return outcome;
+}
+
+/* A row of a ragged value: nothing is computed. See `views.row_handle`. */
+static Outcome take_row(PyObject *recorder, PyObject *values, PyObject *index, PyObject **result)
+{
+    PyObject *graph = SLOT(recorder, bound.recorder.graph), *rows = SLOT(values, bound.handle.value);
+    Py_ssize_t length = PySequence_Size(rows), place = PyLong_AsSsize_t(index);
+    if (PyErr_Occurred() || place < -length || place >= length)
+        return PyErr_Clear(), UNKNOWN;
+    int is_stack = PyList_CheckExact(rows) && length > 1; /* which may have to become a node of its own */
+    if (SLOT(graph, bound.graph.joins_freely) != Py_True || (is_stack && SLOT(graph, bound.graph.grad) == Py_True))
+        return UNKNOWN;
+    PyObject *source = PyTuple_Pack(2, values, index);
+    if (source == NULL)
+        return FAILED;
+    *result = new_handle(recorder, PySequence_GetItem(rows, place < 0 ? place + length : place),
+                         SLOT(SLOT(values, bound.handle.type), bound.type.row), SLOT(values, bound.handle.depth));
+    if (*result == NULL) {
+        Py_DECREF(source);
+        return FAILED;
+    }
+    SLOT(*result, bound.handle.source) = source;
+    if (add_view(values, *result) < 0)
+        Py_CLEAR(*result);
+    return *result == NULL ? FAILED : FOUND;
+}
+
+/* `values[index]`: see `handlers._getitem`. */
+static Outcome record_item(PyObject *recorder, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **result)
+{
+    PyObject *values = args[0];
+    if (count != 2 || (names != NULL && PyTuple_GET_SIZE(names)) || Py_TYPE(values) != bound.handle_type || !is_whole(values) ||
+        SLOT(values, bound.handle.recorder) != recorder)
+        return UNKNOWN;
+    PyObject *index = args[1], *type = SLOT(values, bound.handle.type), *shape = SLOT(type, bound.type.shape);
+    int is_ragged = SLOT(type, bound.type.ragged) == Py_True;
+    if (is_ragged || PyTuple_GET_SIZE(shape) == 0)
+        return is_ragged && PyLong_CheckExact(index) ? take_row(recorder, values, index, result) : UNKNOWN;
+    if (Py_TYPE(index) == bound.handle_type)
+        return is_whole(index) && SLOT(index, bound.handle.type) == bound.type_of_index
+                   ? record_taken(recorder, args, index, result)
+                   : UNKNOWN;
+    if (PyLong_CheckExact(index)) {
+        int is_large;
+        long place = PyLong_AsLongAndOverflow(index, &is_large), length = PyLong_AsLong(PyTuple_GET_ITEM(shape, 0));
+        if (is_large || place < -length || place >= length)
+            return UNKNOWN;
+        if (place != 0 && place != -1) {
+            PyObject *from_start = PyLong_FromLong(place < 0 ? place + length : place);
+            Outcome outcome = from_start == NULL ? FAILED : record_taken(recorder, args, from_start, result);
+            Py_XDECREF(from_start);
+            return outcome;
+        }
+    }
+    return record_unhandled(recorder, bound.get_item, args, count, NULL, NULL, result);
+}
+
+Outcome record_function(PyObject *recorder, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                        PyObject *const *named, PyObject **result)
+{
+    Outcome outcome = can_record(recorder);
+    if (outcome != FOUND)
+        return outcome;
+    if (function == bound.get_item)
+        return record_item(recorder, args, count, names, result);
+    int is_handled = PyDict_Contains(bound.handlers, function);
+    if (is_handled < 0 && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* it has no hash */
+    if (is_handled)
+        return PyErr_Occurred() ? FAILED : UNKNOWN;
+    return record_unhandled(recorder, function, args, count, names, named, result);
 }
 
 /* ---- Modules. */
@@ -1357,6 +1472,9 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {"stack", &bound.stack},
         {"type_of_stack", &bound.type_of_stack},
         {"may_be_caught", &bound.may_be_caught},
+        {"get_item", &bound.get_item},
+        {"take", &bound.take},
+        {"type_of_index", &bound.type_of_index},
     };
     for (size_t i = 0; i < sizeof(meant) / sizeof(*meant); i++) {
         PyObject *value = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, meant[i].name);
@@ -1405,6 +1523,8 @@ static PyObject *bind(PyObject *module, PyObject *args, PyObject *kwargs)
         {column, "type", &bound.column.type},
         {column, "values", &bound.column.values},
         {type, "ragged", &bound.type.ragged},
+        {type, "shape", &bound.type.shape},
+        {type, "row", &bound.type.row},
     };
     for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
         if (find_slot(slots[i].type, slots[i].name, slots[i].offset) < 0)

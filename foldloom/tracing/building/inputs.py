@@ -65,6 +65,8 @@ class Inputs:
         self._example_of_tensor: dict[int, int] = {}
         self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
+        self._constants_of_sizes: dict[Hashable, tuple[Value, torch.Tensor, int]] = {}
+        """Those of a function and sizes alone that have been added since the last flush, each with the example that did so."""
         self._made_in: Counter[tuple[int, int]] = Counter()
         """How often an example has made a constant, by its value."""
         self._default_dtype = torch.get_default_dtype()
@@ -72,12 +74,13 @@ class Inputs:
 
     def flushed(self) -> None:
         """The input columns have been taken: a tensor that is given again is a new input."""
-        self._value_of_tensor = {}
+        self._value_of_tensor, self._constants_of_sizes = {}, {}
         self.memory.clear()
 
     def forget(self) -> None:
         """The next example gives its tensors anew, so that it can be split from those before."""
-        self._value_of_tensor, self._constants, self._example_of_tensor = {}, {}, {}
+        self._value_of_tensor, self._constants_of_sizes = {}, {}
+        self._constants, self._example_of_tensor = {}, {}
         self._graph.shared_tensors.clear()
         self._handles.clear()
 
@@ -86,6 +89,7 @@ class Inputs:
         self._value_of_tensor = {
             k: found for k, found in self._value_of_tensor.items() if _first_of(found[0][0]) < values
         }
+        self._constants_of_sizes = {k: made for k, made in self._constants_of_sizes.items() if made[0][0] < values}
         self._tensor_of_value = {number: t for number, t in self._tensor_of_value.items() if number < values}
         self._users_own = {number for number in self._users_own if number < values}
         self._values_in = None
@@ -148,6 +152,20 @@ class Inputs:
 
     def add_constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """What a function like `torch.zeros` returns: made once, for all examples."""
+        example = self._graph.example
+        sizes = (function, *args, torch.get_default_dtype()) if not kwargs and _are_sizes(args) else None
+        made = None if sizes is None else self._constants_of_sizes.get(sizes)
+        if made is None:
+            tensor = self._constant(function, args, kwargs)
+            made = self.add_tensor(tensor, ragged=False), tensor, example
+            if sizes is not None:
+                self._constants_of_sizes[sizes] = made
+        elif made[2] != example:
+            self._guards.guard_tensors((made[1],))
+        self._made_in[made[0][0], example] += 1
+        return made[0]
+
+    def _constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
         leaves: list[Any] = []
         nesting = flatten((tuple(args), kwargs), leaves)
         key = (function, nesting, tuple([mark_of(leaf) for leaf in leaves]), torch.get_default_dtype())
@@ -155,9 +173,7 @@ class Inputs:
         if known is None:
             with recording_paused():
                 known = self._constants[key] = function(*args, **kwargs)
-        added = self.add_tensor(known, ragged=False)
-        self._made_in[added[0], self._graph.example] += 1
-        return added
+        return known
 
     def is_one_tensor(self, value: int, example: int) -> bool:
         """Whether a value stands for one tensor of an example, and not for several constants of the same numbers."""
@@ -320,6 +336,11 @@ class Inputs:
                     f"`tensor.to({str(other)!r})` or `model.to({str(device)!r})`\n  {self._graph.where()}"
                 )
         self._devices_met.add((device, cell))
+
+
+def _are_sizes(args: Sequence[Any]) -> bool:
+    """Whether arguments are whole numbers, or tuples of them, which are equal only if they mean the same."""
+    return all(type(size) is int for arg in args for size in (arg if type(arg) is tuple else (arg,)))
 
 
 def _first_of(value: Any) -> int:

@@ -24,10 +24,12 @@ from foldloom.tracing.functions.histories import rules_of
 from foldloom.tracing.rules.modules import (
     MODULES,
     batched_module,
+    call_on_rows,
     can_be_batched,
     flat_results,
     is_hooked,
     returned_by_module,
+    takes_rows,
 )
 from foldloom.tracing.scope import autocast_state, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
@@ -112,6 +114,8 @@ class Cell(torch.nn.Module):
         recorder, running = scope.recorder, scope.running
         scope.recorder, scope.running = None, (*running, self)
         try:
+            if takes_rows(self.function, args):
+                return call_on_rows(self.function, args)
             return self.function(*args, **settings)
         finally:
             scope.recorder, scope.running = recorder, running

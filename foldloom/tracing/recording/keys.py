@@ -17,6 +17,7 @@ from foldloom.tracing.values.lazy_tensor import LazyTensor
 _Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
 _STATIC = frozenset((int, bool, str, type(None), torch.dtype, torch.device, type(...)))
+_STATIC_BOUNDS = frozenset((int, type(None)))
 _NOT_PLAIN = frozenset((LazyTensor, torch.Tensor, _Parameter, tuple, list, dict, torch.Size, slice, np.ndarray))
 
 PLAIN_TYPES = _STATIC | {float}
@@ -65,6 +66,8 @@ def key_of(recorder: Any, function: Any, args: Sequence[Any], kwargs: dict[str, 
                 key += (kind, item)
             elif kind is float:
                 key += (kind, item or repr(item))
+            elif kind is slice and _STATIC_BOUNDS.issuperset(map(type, (item.start, item.stop, item.step))):
+                key += (kind, item.start, item.stop, item.step)
             else:
                 return None
     return tuple(key), operands, depth, is_ragged

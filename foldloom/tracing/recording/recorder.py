@@ -69,6 +69,7 @@ from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
 from foldloom.tracing.recording.leaves import array_of, let_go, own_tensor
 from foldloom.tracing.recording.numbers import VaryingNumbers, default_dtype, kinds_of
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
+from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import scope
 from foldloom.tracing.values.lazy_tensor import Form, Given, LazyTensor, computed, new_handle
@@ -409,4 +410,5 @@ fast_path.bind(
     is_grad_enabled=is_grad_enabled, is_autocast_enabled=is_any_autocast_enabled, scope=scope,
     handlers=HANDLERS, module_types=MODULES, parameter=torch.nn.Parameter, tensor=torch.Tensor, plain_types=PLAIN_TYPES, may_copy=MAY_COPY,
     rebuilt=unflatten, make_tensor=torch.tensor, stack=torch.stack, type_of_stack=TYPE_OF_STACK, may_be_caught=may_be_caught,
+    get_item=torch.Tensor.__getitem__, take=take, type_of_index=Type((), "int64"),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from foldloom.graph import Type
 from foldloom.graph.ragged import Ragged
+from foldloom.pytrees import map_leaves
 from foldloom.torch_private import global_module_hooks
 from foldloom.tracing.functions.shape_inference import Returned
 from foldloom.tracing.rules import lstm
@@ -20,6 +21,8 @@ from foldloom.tracing.rules.attention import over_padded
 from foldloom.tracing.rules.probe import returned_for_ragged
 
 BatchedModule = Callable[..., Any]
+
+_RECURRENT_CELLS = frozenset((nn.RNNCell, nn.LSTMCell, nn.GRUCell))
 
 
 def batched_module(module: nn.Module, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
@@ -108,11 +111,22 @@ def _layer_norm(module: Any, types: tuple[Type, ...], is_ragged: bool) -> Batche
 
 
 def _recurrent_cell(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
-    if is_ragged or any(len(type.shape) != 1 for type in types):
+    dimensions = {len(type.shape) for type in types}
+    if is_ragged or len(types) > 3 or dimensions not in ({1}, {2}) or len({type.shape[:-1] for type in types}) > 1:
         return None
-    if len(types) == 3:
-        return lambda vector, hidden, cell: module(vector, (hidden, cell))
-    return module if len(types) <= 2 else None
+    return module if len(types) <= 2 else lambda vector, hidden, cell: module(vector, (hidden, cell))
+
+
+def takes_rows(module: object, blocks: Sequence[Any]) -> bool:
+    """Whether a recurrent cell is called on blocks each of whose members is a batch of its own, mostly of one."""
+    return type(module) in _RECURRENT_CELLS and blocks[0].ndim == 3
+
+
+def call_on_rows(module: Any, blocks: Any) -> Any:
+    """Call it on all rows of these together."""
+    sizes = blocks[0].shape[:2]
+    found = module(*map_leaves(blocks, lambda block: block.flatten(0, 1)))
+    return map_leaves(found, lambda rows: rows.unflatten(0, sizes))
 
 
 def _recurrent(module: Any, types: tuple[Type, ...], is_ragged: bool) -> BatchedModule | None:
