@@ -190,5 +190,6 @@ def describe(tensor: torch.Tensor) -> str:
     return repr(type_of(tensor))
 
 
+@functools.cache
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

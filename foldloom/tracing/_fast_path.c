@@ -1239,6 +1239,24 @@ static PyObject *holds_bytes(PyObject *module, PyObject *args)
     return PyBool_FromLong(same);
 }
 
+/* Whether functions without arguments answer all of these. */
+static PyObject *answers_are(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyTuple_CheckExact(args[0]) || !PyTuple_CheckExact(args[1]) ||
+        PyTuple_GET_SIZE(args[0]) != PyTuple_GET_SIZE(args[1]))
+        return PyErr_Format(PyExc_TypeError, "as many answers as functions are wanted, both as tuples");
+    int same = 1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[0]) && same == 1; i++) {
+        PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(args[0], i));
+        if (answer == NULL)
+            return NULL;
+        same = PyObject_RichCompareBool(answer, PyTuple_GET_ITEM(args[1], i), Py_EQ);
+        Py_DECREF(answer);
+    }
+    return same < 0 ? NULL : PyBool_FromLong(same);
+}
+
 /* ---- Methods that try this first. Those of a recorder are given (recorder, cell or module, args, settings); they are not `__call__`
    itself, because torch.compile must be able to read that. */
 
@@ -1617,6 +1635,7 @@ static PyMethodDef functions[] = {
     {"numbers", numbers, METH_O, "The whole numbers of a list as eight bytes each."},
     {"examples_of_nodes", examples_of_nodes, METH_VARARGS, "The example of each node, by where the nodes of each begin."},
     {"follows", follows, METH_VARARGS, "Whether a value of a graph may follow from what was given."},
+    {"answers_are", (PyCFunction)(void (*)(void))answers_are, METH_FASTCALL, "Whether functions answer these."},
     {"holds_bytes", holds_bytes, METH_VARARGS, "Whether the memory at an address holds these bytes."},
     {NULL},
 };

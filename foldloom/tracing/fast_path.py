@@ -93,6 +93,14 @@ def may_follow(graph: Any, forms: array[int], value: int) -> bool:
     return not is_compiled or _fast_path.follows(graph, forms, value)
 
 
+def _answers_are(functions: tuple[Callable[[], Any], ...], answers: tuple[Any, ...]) -> bool:
+    return tuple([function() for function in functions]) == answers
+
+
+answers_are = _fast_path.answers_are if is_compiled else _answers_are
+"""Whether functions without arguments answer all of these."""
+
+
 def holds_bytes(address: int, content: bytes) -> bool:
     """Whether the memory at an address holds these bytes."""
     if is_compiled:

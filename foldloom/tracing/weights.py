@@ -140,7 +140,9 @@ class DerivedWeights:
         with recording_paused():
             if is_known:  # a view of a weight, which examples get as it is: each call returns an object of its own
                 result = function(*args, **kwargs)
-                self._remember(name, result, weights)
+                for item, before in zip(_items_of(result), _items_of(known), strict=True):
+                    self._made[id(item)] = self._made[id(before)]._replace(tensor=item, version=_version_of(item))
+                self._result_of_name[name] = result
                 return result
             before = torch.get_rng_state()
             result = function(*args, **kwargs)

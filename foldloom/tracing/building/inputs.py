@@ -106,14 +106,12 @@ class Inputs:
             if ragged is None:
                 ragged = tensor.ndim >= 2 or (tensor.ndim == 1 and not tensor.is_floating_point())
             # Without rows, nothing would tell whether a ragged value requires grad. In a recording that is kept, nobody asks.
-            ragged = ragged and (len(tensor) > 0 or self._guards.runs_later)
+            ragged = ragged and (tensor.shape[0] > 0 or self._guards.runs_later)
             storage = tensor.untyped_storage()
             self.memory.add(storage._cdata)
             # The memory of a numpy array can change before it is read, and no version counter tells.
-            is_array = not tensor.requires_grad and not storage.resizable()
-        if is_array:
-            tensor = tensor.clone()
-        with unwatched():
+            if not tensor.requires_grad and not storage.resizable():
+                tensor = tensor.clone()
             return self._add_tensor(tensor, ragged)
 
     def _add_tensor(self, tensor: torch.Tensor, ragged: bool) -> Value:
@@ -217,18 +215,20 @@ class Inputs:
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a weight: a parameter, computed from parameters, or met in several examples."""
-        if isinstance(tensor, torch.nn.Parameter) or self._derived.is_derived(tensor) or self.is_buffer(tensor):
+        shared = self._graph.shared_tensors
+        if id(tensor) in shared or self.is_buffer(tensor) or self._derived.is_derived(tensor):
             return True
-        if tensor.requires_grad and tensor.is_leaf:
-            return True
-        if id(tensor) in self._graph.shared_tensors:
-            return True
-        if (
-            tensor.ndim < 2
-            or self._example_of_tensor.setdefault(id(tensor), self._graph.example) == self._graph.example
-        ):
+        with unwatched():
+            # What is a plain tensor is no parameter, and asking whether it is takes longer than all else here.
+            if type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter):
+                return True
+            if tensor.requires_grad and tensor.is_leaf:
+                return True
+            has_rows = tensor.ndim >= 2
+        example = self._graph.example
+        if not has_rows or self._example_of_tensor.setdefault(id(tensor), example) == example:
             return False
-        self._graph.shared_tensors[id(tensor)] = tensor
+        shared[id(tensor)] = tensor
         return True
 
     def share_buffers(self, module: torch.nn.Module) -> None:

@@ -7,7 +7,9 @@ is for `fibers` to decide.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from ctypes import c_char
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -42,7 +44,7 @@ from foldloom.torch_private import (
     set_torch_function_state,
     top_saved_tensor_hooks,
 )
-from foldloom.tracing.fast_path import holds_bytes
+from foldloom.tracing.fast_path import answers_are, holds_bytes
 from foldloom.tracing.fibers.seeding import has_seeded, watch_seeding
 
 if TYPE_CHECKING:
@@ -157,7 +159,7 @@ class TorchState(NamedTuple):
         return (
             is_grad_enabled() is self.grad
             and count_function_modes() == len(self.function_modes)
-            and outline() == self.outline
+            and answers_are(OUTLINE, self.outline)
             and (self.plain or TorchState.capture() == self)
         )
 
@@ -204,20 +206,23 @@ class TorchState(NamedTuple):
                 push_function_mode(mode)
 
 
+OUTLINE: tuple[Callable[[], Any], ...] = (
+    is_inference_mode_enabled,
+    get_default_dtype,
+    is_anomaly_enabled,
+    get_deterministic_algorithms,
+    is_multithreading_enabled,
+    is_torch_function_enabled,
+    is_any_autocast_enabled,
+    count_dispatch_modes,
+    partial(top_saved_tensor_hooks, True),
+    current_transform_level,
+)
+"""What tells all but the grad mode and function modes."""
+
+
 def outline() -> tuple[Any, ...]:
-    """All but the grad mode and function modes."""
-    return (
-        is_inference_mode_enabled(),
-        get_default_dtype(),
-        is_anomaly_enabled(),
-        get_deterministic_algorithms(),
-        is_multithreading_enabled(),
-        is_torch_function_enabled(),
-        is_any_autocast_enabled(),
-        count_dispatch_modes(),
-        top_saved_tensor_hooks(True),
-        current_transform_level(),
-    )
+    return tuple([ask() for ask in OUTLINE])
 
 
 def _function_modes() -> tuple[Any, ...]:

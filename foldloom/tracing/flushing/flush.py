@@ -115,21 +115,23 @@ class Flushes:
             raise self.refuses
         first = handles[0]
         if form is NUMBER and not first._type.ragged:
-            return [self._number(first)]
+            return [self.number_of(first)]
         missing = [value for handle in handles for value in self._missing(handle, form)]
         if missing:
             self._wait_for(first._type, missing, form)
         self._raise_failed(handles)
         return [self._read_rows(h, form) if h._type.ragged else self._read(h, form) for h in handles]
 
-    def _number(self, handle: LazyTensor) -> Any:
+    def number_of(self, handle: LazyTensor) -> Any:
         """A value as Python's number: what programs branch on."""
+        if self.refuses is not None:
+            raise self.refuses
         value, known = handle._value, self._numbers
         if value in known:
             return known[value]
         if handle._type.shape and handle.numel() != 1:
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
-        if not self._is_there(value):
+        if not (self.reader.may_follow(value) and self._is_there(value)):
             self._wait_for(handle._type, (value,), NUMBER)
             if value in known:
                 return known[value]

@@ -88,20 +88,24 @@ class GivenReader:
     def read(self, value: int) -> torch.Tensor | None:
         """A value, without its gradient; None if it must be waited for."""
         found = self._known.get(value)
-        if found is None and self._may_follow(value) and self._follows(value):
+        if found is None and self._follows(value):
             with recording_paused(), torch.no_grad():
                 found = self._read(value)
             if found is not None:
                 self._known[value] = found
         return found
 
-    def _may_follow(self, value: int) -> bool:
-        """Whether it is worth asking. Every value that is demanded comes by, and nearly always the last nodes tell that it does not."""
+    def may_follow(self, value: int) -> bool:
+        """Whether a value may be there without a flush: computed before, or following from what was given. Every number that is demanded comes
+        by, and nearly always the last nodes tell that it is not."""
         if len(self._forms) < len(self._graph.ops):
-            new = [_form_of(op) for op in self._graph.ops[len(self._forms) :]]
-            self._forms += new
-            self._packed.extend([number for form in new for number in form.packed()])
+            self._look_at_new_ops()
         return fast_path.may_follow(self._graph, self._packed, value)
+
+    def _look_at_new_ops(self) -> None:
+        new = [_form_of(op) for op in self._graph.ops[len(self._forms) :]]
+        self._forms += new
+        self._packed.extend([number for form in new for number in form.packed()])
 
     def _follows(self, value: int) -> bool:
         """Whether a value follows from given ones."""
@@ -131,6 +135,8 @@ class GivenReader:
     def _node_of(self, value: int) -> _Node | None:
         """The node that computes a value, if it picks or compares and all its operands and results have fixed shapes."""
         graph, forms = self._graph, self._forms
+        if len(forms) < len(graph.ops):
+            self._look_at_new_ops()
         values, operands, lengths = graph.value_count, len(graph.operands), len(graph.lengths)
         op_of_node, last = graph.op_of_node, len(graph.op_of_node) - 1
         for place in range(last, max(last - _FARTHEST, -1), -1):

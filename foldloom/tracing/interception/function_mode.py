@@ -76,7 +76,11 @@ def _changed(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]
 
 def _takes_weights(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any] | None) -> bool:
     for arg in args if not kwargs else (*args, *kwargs.values()):
-        if isinstance(arg, nn.Parameter) or recorder.is_derived(arg):
+        kind = type(arg)
+        if kind in _PLAIN_NUMBERS:
+            continue
+        # What is a plain tensor is no parameter, and asking whether it is takes longer than all else here.
+        if recorder.is_derived(arg) or (kind is not torch.Tensor and isinstance(arg, nn.Parameter)):
             return True
         if isinstance(arg, (list, tuple)) and _takes_weights(recorder, arg, None):
             return True

@@ -17,7 +17,7 @@ from torch import is_grad_enabled
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.functions.calls import static
 from foldloom.tracing.rules.base import forms
-from foldloom.tracing.scope import recording_paused
+from foldloom.tracing.scope import recording_paused, unwatched
 from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, is_tensor, new_handle
 
 MAY_COPY = frozenset(forms("reshape flatten ravel reshape_as contiguous"))
@@ -232,7 +232,10 @@ def _add(base: LazyTensor, *views: weakref.ref[Any]) -> None:
 
 
 def is_strided(value: object) -> bool:
-    return is_tensor(value) and value.layout is torch.strided  # type: ignore[attr-defined]
+    if not is_tensor(value):
+        return False
+    with unwatched():
+        return value.layout is torch.strided  # type: ignore[attr-defined]
 
 
 def id_of_memory(tensor: torch.Tensor) -> int:

@@ -29,6 +29,7 @@ from foldloom.tracing.recording.keys import PLAIN_TYPES
 from foldloom.tracing.recording.signatures import KnownCall
 from foldloom.tracing.rules.base import DRAWS, forms
 from foldloom.tracing.rules.modules import draws, draws_between_layers, is_hooked
+from foldloom.tracing.scope import unwatched
 from foldloom.tracing.values.lazy_tensor import TENSOR, Given, LazyTensor, new_handle
 from foldloom.tracing.weights import Derived, DerivedWeights
 
@@ -183,6 +184,8 @@ def _with_tensors_lifted(recorder: ComposedRecorder, function: Any, leaves: list
         elif type(leaf) is LazyTensor:
             rows = recorder.is_given(leaf) and _has_rows(leaf._value, function, lengths)
             result.append(recorder.own(leaf, ragged=rows))
+        elif type(leaf) in PLAIN_TYPES:
+            result.append(leaf)
         elif is_strided(leaf):
             is_shared = recorder.inputs.is_shared(leaf)
             result.append(leaf if is_shared else recorder.lift(leaf, ragged=_has_rows(leaf, function, lengths)))
@@ -206,10 +209,13 @@ def with_given_taken(
     kinds = set(map(type, flat))
     if LazyTensor not in kinds and torch.nn.Parameter not in kinds:
         return args
-    if not kinds <= _TAKEN or any(type(item) is LazyTensor and type(item._recorder) is Derived for item in flat):
+    if not kinds <= _TAKEN or Derived in [type(item._recorder) for item in flat if type(item) is LazyTensor]:
         return args
-    if torch.Tensor in kinds and not all(is_strided(item) for item in flat if type(item) is torch.Tensor):
-        return args
+    if torch.Tensor in kinds:
+        with unwatched():
+            layouts = {item.layout for item in flat if type(item) is torch.Tensor}
+        if layouts != {torch.strided}:
+            return args
     taken = iter(_with_tensors_lifted(recorder, function, flat))
     return [type(arg)([next(taken) for _ in arg]) if type(arg) in (list, tuple) else next(taken) for arg in args]
 

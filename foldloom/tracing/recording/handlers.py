@@ -152,13 +152,17 @@ def _taken(recorder: ActiveRecorder, values: LazyTensor, index: Any, place: Lazy
 
 
 def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: tuple[Any, ...]) -> Any:
-    """``weight[x[0], x[1]]`` of given numbers: places are data, so they can be looked up for all members together."""
+    """``weight[x[0], x[1]]`` of given numbers: places are data, so they can be looked up for all members together. So are Python's numbers,
+    where a program asks for several places of one weight; of a few, each is a weight of its own."""
     shape = weight.shape[: len(places)]
     are_data = [
         type(place) is LazyTensor and (place._type.shape, place._type.dtype) == ((), "int64") for place in places
     ]
     are_places = all(is_data or type(place) is int for is_data, place in zip(are_data, places, strict=True))
-    if not are_places or not any(are_data) or len(shape) < len(places) or 0 in shape or not is_strided(weight):
+    if not are_places or len(shape) < len(places) or 0 in shape or not is_strided(weight):
+        return NotImplemented
+    vary = not any(are_data)
+    if vary and not recorder.numbers.note((take, id(weight), len(places)), places):
         return NotImplemented
     given: list[Any] = [place if type(place) is int else recorder.read_given(place) for place in places]
     if any(place is None for place in given):
@@ -167,9 +171,17 @@ def _taken_from_weight(recorder: ActiveRecorder, weight: torch.Tensor, places: t
         if not -size <= place < size:
             raise IndexError(f"index {place} is out of bounds for dimension 0 with size {size}")
     found: Any = weight
-    for place in places:
-        function = torch.Tensor.__getitem__ if type(place) is int else take
-        found = recorder.call_function(function, (found, place), None)
+    for place, size in zip(places, shape, strict=True):
+        if vary:
+            found = recorder.call_function(take, (found, recorder.number(place % size)), None)
+        else:
+            function = torch.Tensor.__getitem__ if type(place) is int else take
+            found = recorder.call_function(function, (found, place), None)
+    if vary:
+        with recording_paused():
+            view = weight[places]
+        recorder.stand_for(found, view)
+        return found
     with recording_paused():
         # It stands for a view of the weight, which an in-place change must reach.
         found._source = (RowOfWeight(recorder, weight, places), weight.detach()[(0,) * len(places)])

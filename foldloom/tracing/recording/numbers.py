@@ -9,7 +9,7 @@ of the other operand of such a number too, for the functions and types named her
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -57,11 +57,11 @@ class VaryingNumbers:
     """What is known of the numbers that one program uses. It is kept from batch to batch."""
 
     def __init__(self) -> None:
-        self._seen: dict[Kinds, set[float]] = {}
+        self._seen: dict[Kinds, set[Hashable]] = {}
         self._varying: set[Kinds] = set()
 
-    def note(self, kinds: Kinds, number: float) -> bool:
-        """Note a number; whether such numbers are operands."""
+    def note(self, kinds: Kinds, number: Hashable) -> bool:
+        """Note a number, or several that go together; whether such numbers are operands."""
         if kinds in self._varying:
             return True
         seen = self._seen.setdefault(kinds, set())

@@ -72,7 +72,7 @@ from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.rules.modules import MODULES
 from foldloom.tracing.scope import scope
-from foldloom.tracing.values.lazy_tensor import Form, Given, LazyTensor, computed, new_handle
+from foldloom.tracing.values.lazy_tensor import NUMBER, Form, Given, LazyTensor, computed, new_handle
 from foldloom.tracing.weights import DerivedWeights
 
 _TAKEN_APART = "taken apart"
@@ -314,6 +314,12 @@ class Recorder:
         """A tensor as a value of the example that is being recorded."""
         return new_handle(self, *self.inputs.add_tensor(tensor, ragged), 0)
 
+    def stand_for(self, handle: LazyTensor, tensor: torch.Tensor) -> None:
+        """A value of this recorder stands for a tensor of the user's, or for a view of one."""
+        self.inputs.has_given = True
+        handle._source = (Given(self), tensor)
+        self.inputs.note_handle(handle, tensor)
+
     def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor:
         """What a function like `torch.zeros` returns."""
         return new_handle(self, *self.inputs.add_constant(function, args, kwargs), 0)
@@ -348,6 +354,12 @@ class Recorder:
         if scope.recorder is not None or self.is_over:
             return self.flushes.demand(handles, form)
         return demand_at_once(self, handles, form)
+
+    def number_of(self, handle: LazyTensor) -> Any:
+        """A value as Python's number."""
+        if handle._type.ragged or (scope.recorder is None and not self.is_over):
+            return self.demand((handle,), NUMBER)[0]
+        return self.flushes.number_of(handle)
 
     def own_tensor(self, handle: LazyTensor) -> torch.Tensor:
         return own_tensor(self, handle)

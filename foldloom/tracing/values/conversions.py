@@ -27,7 +27,7 @@ def as_truth(value: Any) -> bool:
         raise RuntimeError(
             f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous"
         )
-    return bool(value.item())
+    return bool(value._recorder.number_of(value))
 
 
 def as_index(value: Any) -> int:

@@ -202,7 +202,7 @@ class LazyTensor(_Tensor):
         return self._recorder.demand((self,), DETACHED)[0]  # type: ignore[no-any-return]
 
     def item(self) -> Any:
-        return self._recorder.demand((self,), NUMBER)[0]
+        return self._recorder.number_of(self)
 
     def tolist(self) -> Any:
         if not self._type.shape:
@@ -386,6 +386,9 @@ class Given:
             return tensors
         with recording_paused():
             return [tensor.item() if form is NUMBER else tensor.detach() for tensor in tensors]
+
+    def number_of(self, handle: LazyTensor) -> Any:
+        return self.demand((handle,), NUMBER)[0]
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         return self.recorder.call_function(function, args, kwargs)
