@@ -94,7 +94,9 @@ class Batched(Generic[P, R, Results]):
         split = len(examples) - alone
         if not alone:
             with pace.together(len(examples)):
-                return self._together(examples)
+                together = self._together(examples)
+            pace.gave(together, len(examples), alone=False)
+            return together
         results: list[Any] = []
         if split:
             unstacked = (
@@ -105,8 +107,11 @@ class Batched(Generic[P, R, Results]):
             # A few more would hardly have taken longer, so all count.
             with pace.together(len(examples)):
                 results = unstacked._together(examples[:split])
+            pace.gave(results, len(examples), alone=False)
         with pace.alone(alone):
-            results += run_alone(self.function, examples[split:], split, self.paces.state(), self.errors)
+            by_themselves = run_alone(self.function, examples[split:], split, self.paces.state(), self.errors)
+        pace.gave(by_themselves, alone, alone=True)
+        results += by_themselves
         return stack_values(results) if self.stack else results
 
     def _together(self, examples: list[tuple[Any, ...]]) -> Any:

@@ -4,6 +4,10 @@ Recording, planning and waiting take time, and where steps are small that is mor
 timed: of each, a few of the last examples run by themselves. If these take less time, one whole batch runs one by one; and if that takes less,
 so do all later batches of about this size. The results are the same either way.
 
+Where results require grad and are differentiated, backward counts too. A loss of all examples is differentiated in one pass, but autograd
+runs the nodes that were made last first: what ran by itself is done before it comes to the batch. So the clock is read where the pass
+reaches the first results of either.
+
 Functions that draw random numbers always run in batches: examples that have waited draw other numbers than in a loop, and which
 they draw must not depend on a clock. With `torch.use_deterministic_algorithms(True)` all functions do, because the last digits of a sum may
 differ between the two ways.
@@ -12,14 +16,16 @@ differ between the two ways.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import torch
 
 from foldloom.execution.kernels import random_state
+from foldloom.torch_private import backward_pass, queue_callback
 from foldloom.tracing.fibers.torch_state import TorchState
 from foldloom.tracing.outcomes import Errors, noted
 
@@ -33,38 +39,91 @@ clock: Callable[[], float] = time.thread_time
 """Time that this thread has worked: others may keep the machine busy."""
 
 MARGIN, MARGIN_WITH_GRADIENTS = 1.0, 2.0
-"""How many times as long batches must take. Backward gains more by batching than forward does, and is not timed."""
+"""How many times as long batches must take; the second where there are gradients and backward was not seen, which gains more by
+batching than forward does."""
 
 
 class _Spent:
     def __init__(self) -> None:
         self.seconds, self.examples, self.times = 0.0, 0, 0
+        self.backward_seconds, self.backward_examples = 0.0, 0
 
     @property
     def per_example(self) -> float:
-        return self.seconds / max(1, self.examples)
+        forward = self.seconds / max(1, self.examples)
+        return forward + (self.backward_seconds / self.backward_examples if self.backward_examples else 0.0)
+
+
+class _Backward:
+    """Times the backward passes through the results of one batch, of which some examples may have run by themselves."""
+
+    def __init__(self) -> None:
+        self._pass = -1
+        self._since = 0.0
+        self._running: _Spent | None = None
+        self._seen: list[_Spent] = []
+
+    def watch(self, results: Any, spent: _Spent, count: int) -> None:
+        for node in {tensor.grad_fn for tensor in _tensors_in(results) if tensor.grad_fn is not None}:
+            node.register_prehook(partial(self._reached, spent, count))  # type: ignore[arg-type]
+
+    def _reached(self, spent: _Spent, count: int, _grads: Any) -> None:
+        now = clock()
+        if self._pass == backward_pass():
+            self._stop(now)
+        else:
+            queue_callback(self._over)
+            self._pass = backward_pass()
+        if not any(spent is seen for seen in self._seen):
+            self._seen.append(spent)
+            spent.backward_examples += count
+        self._running, self._since = spent, now
+
+    def _stop(self, now: float) -> None:
+        if self._running is not None:
+            self._running.backward_seconds += now - self._since
+
+    def _over(self) -> None:
+        self._stop(clock())
+        self._running = None
+
+
+def _tensors_in(results: Any) -> Iterator[torch.Tensor]:
+    """The tensors of plain containers; others may hold anything, and it does no harm to miss some."""
+    todo, seen = [results], set()
+    while todo:
+        value = todo.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple, Mapping)) and id(value) not in seen:
+            seen.add(id(value))
+            todo += value.values() if isinstance(value, Mapping) else value
 
 
 class Pace:
     """How fast a function is in batches of about one size, and how fast one by one."""
 
     def __init__(self, count: int, *, with_gradients: bool) -> None:
-        self._margin = MARGIN_WITH_GRADIENTS if with_gradients else MARGIN
+        self._with_gradients = with_gradients
         self._in_parts = count >= FEW
         self._trials = TRIALS if self._in_parts else TRIALS_OF_FEW
         self._calls = 0
         self._whole_decides = False
         """Whether the next batch runs one by one as a whole, and decides."""
         self._together, self._alone = _Spent(), _Spent()
+        self._backward = _Backward()
         self.is_settled = False
         self.is_alone = False
         """Whether examples run one by one, once that is settled."""
 
     def count_alone(self, count: int) -> int:
         """How many of the next examples, the last ones, are to run by themselves."""
+        if not self.is_settled and self._is_known():
+            self._settle()
         if self.is_settled:
             return count if self.is_alone else 0
         self._calls += 1
+        self._backward = _Backward()
         if self._calls == 1:
             return 0
         if not self._in_parts:
@@ -95,11 +154,20 @@ class Pace:
         spent.seconds += clock() - start
         spent.examples += count
         spent.times += 1
-        if self._together.times >= self._trials and (self._alone.times >= self._trials or self._whole_decides):
-            self._settle()
+
+    def gave(self, results: Any, count: int, *, alone: bool) -> None:
+        """Some examples returned this, and backward may come to it."""
+        if self._with_gradients and not self.is_settled and self._calls > 1:
+            self._backward.watch(results, self._alone if alone else self._together, count)
+
+    def _is_known(self) -> bool:
+        whole = self._whole_decides and self._alone.times > 0
+        return self._together.times >= self._trials and (whole or self._alone.times >= self._trials)
 
     def _settle(self) -> None:
-        is_worse = self._together.per_example > self._margin * self._alone.per_example
+        has_backward = self._together.backward_examples and self._alone.backward_examples
+        margin = MARGIN_WITH_GRADIENTS if self._with_gradients and not has_backward else MARGIN
+        is_worse = self._together.per_example > margin * self._alone.per_example
         if is_worse and self._in_parts and not self._whole_decides:
             # The last examples may be the smallest.
             self._whole_decides, self._alone = True, _Spent()

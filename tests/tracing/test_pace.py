@@ -84,6 +84,43 @@ def test_a_few_small_examples_do_not_decide(clock_of: Any) -> None:
 
 
 @pytest.mark.parametrize("stack", [False, True])
+@pytest.mark.parametrize(
+    ("together", "alone", "way"), [((1, 10), (3, 3), "alone"), ((5, 1), (1, 6), "together"), ((2, 2), (2, 1), "alone")]
+)
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_backward_counts(
+    clock_of: Any, count: int, together: tuple[int, int], alone: tuple[int, int], way: str, stack: bool
+) -> None:
+    """Each example takes so long forward and so long backward."""
+    clock = clock_of(together[0], alone[0])
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, is_together: bool) -> Tensor:
+            ctx.seconds = (together if is_together else alone)[1]
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            clock.now += ctx.seconds
+            return grads[0] * 2, None
+
+    def twice(x: Tensor) -> Tensor:
+        clock.example()
+        return Square.apply(x, scope.recorder is not None)  # type: ignore[no-any-return]
+
+    batched = fl.batch(twice, stack=stack)
+    for _ in range(25):
+        clock.ways.clear()
+        weight = torch.ones(count, dtype=torch.float64, requires_grad=True)
+        results = batched(weight)
+        (results if stack else torch.stack(results)).sum().backward()
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, torch.full((count,), 2.0, dtype=torch.float64))
+    assert set(clock.ways) == {way}
+
+
+@pytest.mark.parametrize("stack", [False, True])
 @pytest.mark.parametrize("count", [1, 5, 16])
 def test_results_are_the_same_all_along(clock_of: Any, count: int, stack: bool) -> None:
     batched = squares(clock_of(together=5, alone=1), stack=stack)
