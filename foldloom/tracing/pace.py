@@ -1,8 +1,8 @@
 """Whether batching pays.
 
 Recording, planning and waiting take time, and where steps are small that is more than batching saves. So the first batches of a function are
-timed: of each, a few of the last examples run by themselves. If these take less time, one whole batch runs one by one; and if that takes less,
-so do all later batches of about this size. The results are the same either way.
+timed: of each, a few of the last examples run by themselves. Unless these take much longer, one whole batch runs one by one; and if that takes
+less time, so do all later batches of about this size. The results are the same either way.
 
 Where results require grad and are differentiated, backward counts too. A loss of all examples is differentiated in one pass, but autograd
 runs the nodes that were made last first: what ran by itself is done before it comes to the batch. So the clock is read where the pass
@@ -41,6 +41,9 @@ clock: Callable[[], float] = time.thread_time
 MARGIN, MARGIN_WITH_GRADIENTS = 1.0, 2.0
 """How many times as long batches must take; the second where there are gradients and backward was not seen, which gains more by
 batching than forward does."""
+
+CLEARLY = 0.5
+"""A few examples decide only if they took so much longer by themselves; if not, a whole batch runs one by one and decides."""
 
 
 class _Spent:
@@ -167,12 +170,12 @@ class Pace:
     def _settle(self) -> None:
         has_backward = self._together.backward_examples and self._alone.backward_examples
         margin = MARGIN_WITH_GRADIENTS if self._with_gradients and not has_backward else MARGIN
-        is_worse = self._together.per_example > margin * self._alone.per_example
-        if is_worse and self._in_parts and not self._whole_decides:
-            # The last examples may be the smallest.
+        ratio = self._together.per_example / max(self._alone.per_example, 1e-9)
+        if self._in_parts and not self._whole_decides and ratio > margin * CLEARLY:
+            # The last examples may be smaller than others, or larger.
             self._whole_decides, self._alone = True, _Spent()
         else:
-            self.is_settled, self.is_alone = True, is_worse
+            self.is_settled, self.is_alone = True, ratio > margin
 
     @property
     def times_as_fast(self) -> float:

@@ -83,6 +83,19 @@ def test_a_few_small_examples_do_not_decide(clock_of: Any) -> None:
     assert clock.last(batched, 16, calls=15) == {"together"}
 
 
+def test_a_few_large_examples_do_not_decide(clock_of: Any) -> None:
+    clock = clock_of(together=6, alone=4)
+
+    def square(x: Tensor) -> Tensor:
+        clock.example()
+        if scope.recorder is None and x >= 14:
+            clock.now += 3
+        return x * x
+
+    with torch.no_grad():
+        assert clock.last(fl.batch(square), 16, calls=20) == {"alone"}
+
+
 @pytest.mark.parametrize("stack", [False, True])
 @pytest.mark.parametrize(
     ("together", "alone", "way"), [((1, 10), (3, 3), "alone"), ((5, 1), (1, 6), "together"), ((2, 2), (2, 1), "alone")]
