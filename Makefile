@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard foldloom/*/*.[ch])
 TRIALS := .venv-trials
 
-.PHONY: demo test test-without-c test-builds trials check warnings sanitize wheel format benchmark bench-readme views clean
+.PHONY: demo test test-without-c test-builds trials check warnings sanitize wheel format benchmark bench-readme views docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/hidden_operators.py
@@ -84,7 +84,11 @@ views: $(VENV)/demo
 		$(BIN)/foldloom explain $$task --examples 12 --html docs/views/$$task.html > /dev/null || exit 1; done
 	$(BIN)/foldloom profile sentiment --examples 64 --picture docs/views/loom.svg
 
-$(VENV)/bench $(VENV)/demo $(VENV)/dev: $(VENV)/%: pyproject.toml constraints.txt $(NATIVE)
+# The site, in build/site. A warning is an error. Makes a page of each program of the gallery by running it.
+docs: $(VENV)/docs
+	$(BIN)/python -m docs.site
+
+$(VENV)/bench $(VENV)/demo $(VENV)/dev $(VENV)/docs: $(VENV)/%: pyproject.toml constraints.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import foldloom as fl
 from benchmarks.gallery import networks, samplers, trees
+from benchmarks.gallery.figures import keep
 from benchmarks.timing import interleaved, machine, median_ratio
 from examples.gallery.programs import GALLERY, Program
 
@@ -44,6 +45,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--processor-time", action="store_true", help="for a machine on which other things run")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--write", action="store_true", help="keep the figures, and write the table of docs/gallery.md")
     parser.set_defaults(run=run)
 
 
@@ -63,6 +65,8 @@ def run(options: argparse.Namespace) -> None:
                 print(f"{what:<28} {columns} {report['pace']:>12}", flush=True)
     if options.json:
         print(json.dumps(reports, indent=2))
+    if options.write:
+        keep(reports)
 
 
 def taken(program: Program, examples: Sequence[Any], run: Callable[[], list[Any]], learned: list[Tensor]) -> list[Any]:

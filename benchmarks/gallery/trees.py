@@ -13,25 +13,25 @@ from torch.nn.utils.rnn import pad_sequence
 
 from examples.gallery.bug_detector import KINDS, NAMES, BugDetector, Function
 from examples.gallery.inside_algorithm import Grammar
-from examples.gallery.symbolic_regression import FUNCTIONS, Fitness, Formula
+from examples.gallery.symbolic_regression import FUNCTIONS, Fitness, Formula, Individual
 
 
-def symbolic_regression(program: Fitness, formulas: Sequence[Formula]) -> list[Tensor]:
+def symbolic_regression(program: Fitness, individuals: Sequence[Individual]) -> list[Tensor]:
     """From the leaves up: at each height, the formulas with one function together."""
     groups: dict[tuple[int, str], list[tuple[int, ...]]] = defaultdict(list)
     given: list[Tensor] = []
     rows = 0
     place: list[tuple[tuple[int, str], int]] = []
 
-    def add(formula: Formula) -> tuple[int, int]:
+    def add(formula: Formula, constants: Tensor) -> tuple[int, int]:
         """The height of a formula and its number."""
         nonlocal rows
-        parts = [add(part) for part in formula.of]
+        parts = [add(part, constants) for part in formula.of]
         height = 1 + max((height for height, _ in parts), default=-1)
         number = rows
         rows += 1
         if not parts:
-            given.append(program.x if formula.constant is None else formula.constant.expand(len(program.x)))
+            given.append(program.x if formula.name == "x" else constants[formula.number].expand(len(program.x)))
             place.append(((0, ""), len(given) - 1))
         else:
             key = (height, formula.name)
@@ -39,7 +39,7 @@ def symbolic_regression(program: Fitness, formulas: Sequence[Formula]) -> list[T
             groups[key].append(tuple(number for _, number in parts))
         return height, number
 
-    roots = [add(formula)[1] for formula in formulas]
+    roots = [add(*individual)[1] for individual in individuals]
     order = [(0, ""), *sorted(groups)]
     first = {}
     total = 0

@@ -35,8 +35,8 @@ def weights(program: nn.Module, examples: Sequence[Any]) -> list[Tensor]:
     return list(program.parameters())
 
 
-def constants(program: Any, formulas: Sequence[symbolic_regression.Formula]) -> list[Tensor]:
-    return [constant for formula in formulas for constant in formula.constants()]
+def constants(program: Any, individuals: Sequence[symbolic_regression.Individual]) -> list[Tensor]:
+    return [constants for _, constants in individuals]
 
 
 @dataclass(frozen=True)

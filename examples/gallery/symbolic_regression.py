@@ -31,15 +31,15 @@ FUNCTIONS = {**BINARY, **UNARY}
 
 @dataclass(slots=True)
 class Formula:
-    """A function of other formulas, the variable x, or a constant."""
+    """A function of other formulas, the variable x, or a constant, of which a formula has the number."""
 
     name: str
     of: list[Formula] = field(default_factory=list)
-    constant: Tensor | None = None
+    number: int = 0
 
-    def constants(self) -> list[Tensor]:
-        found = [] if self.constant is None else [self.constant]
-        return found + [constant for part in self.of for constant in part.constants()]
+
+Individual = tuple[Formula, Tensor]
+"""A formula and its constants."""
 
 
 class Fitness:
@@ -47,31 +47,37 @@ class Fitness:
         self.x = torch.linspace(-2, 2, rows)
         self.y = torch.sin(2 * self.x) + 0.5 * self.x**2
 
-    def evaluate(self, formula: Formula) -> Tensor:
-        if formula.constant is not None:
-            return formula.constant
+    def evaluate(self, formula: Formula, constants: Tensor) -> Tensor:
+        if formula.name == "constant":
+            return constants[formula.number]
         if formula.name == "x":
             return self.x
-        return FUNCTIONS[formula.name](*[self.evaluate(part) for part in formula.of])
+        return FUNCTIONS[formula.name](*[self.evaluate(part, constants) for part in formula.of])
 
-    def __call__(self, formula: Formula) -> Tensor:
-        return (self.evaluate(formula) - self.y).square().mean()
+    def __call__(self, individual: Individual) -> Tensor:
+        return (self.evaluate(*individual) - self.y).square().mean()
 
 
-def made_formula(source: random.Random, size: int) -> Formula:
+def made_formula(source: random.Random, size: int, constants: list[float]) -> Formula:
     if size <= 1:
         if source.random() < 0.5:
             return Formula("x")
-        return Formula("constant", constant=torch.tensor(source.uniform(-2, 2), requires_grad=True))
+        constants.append(source.uniform(-2, 2))
+        return Formula("constant", number=len(constants) - 1)
     if size == 2 or source.random() < 0.3:
-        return Formula(source.choice(list(UNARY)), [made_formula(source, size - 1)])
+        return Formula(source.choice(list(UNARY)), [made_formula(source, size - 1, constants)])
     left = source.randint(1, size - 2)
-    return Formula(source.choice(list(BINARY)), [made_formula(source, left), made_formula(source, size - 1 - left)])
+    parts = [made_formula(source, part, constants) for part in (left, size - 1 - left)]
+    return Formula(source.choice(list(BINARY)), parts)
 
 
-def made_examples(count: int, seed: int) -> list[Formula]:
-    source = random.Random(seed)
-    return [made_formula(source, source.randint(3, 40)) for _ in range(count)]
+def made_examples(count: int, seed: int) -> list[Individual]:
+    source, individuals = random.Random(seed), []
+    for _ in range(count):
+        constants: list[float] = [1.0]
+        formula = made_formula(source, source.randint(3, 40), constants)
+        individuals.append((formula, torch.tensor(constants, requires_grad=True)))
+    return individuals
 
 
 if __name__ == "__main__":

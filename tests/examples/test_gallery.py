@@ -113,12 +113,9 @@ def test_makes_the_same_examples_again(name: str) -> None:
     assert len({str(examples(5, 2)[0]) for _ in range(2)}) == 1 or name == "bug detector"
 
 
-RUN_ALONE = {
-    "symbolic regression": "no argument of the function is a tensor, and it has no weights",
-}
-
-
-@pytest.mark.parametrize("name", [name for name in GALLERY if name not in RUN_ALONE])
+@pytest.mark.parametrize(
+    "name", [name for name in GALLERY if name != "symbolic regression"]
+)  # few functions, many shapes
 def test_runs_in_fewer_kernels(name: str) -> None:
     _, function, examples = made(name, 24)
     counts = []
