@@ -90,7 +90,7 @@ class EncodedTreeLSTM(ForOneExample):
     def can_record(self) -> bool:
         return False
 
-    def record(self, example: EncodedTree) -> Recording:
+    def record_each(self, examples: Sequence[EncodedTree]) -> list[Recording]:
         raise ArgumentError(
             "what the encoder makes of a sentence changes with every step of training, so that nothing can be recorded "
             "beforehand: give the model the examples"

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
 from foldloom.tracing import batch as together
-from foldloom.tracing import record
+from foldloom.tracing import record_each
 
 Batch = Sequence[Any] | Planned
 """Examples, or a plan of their recordings: ``fl.plan([model.record(example), ...])``."""
@@ -37,8 +37,12 @@ class Trainable(nn.Module, ABC):
         return True
 
     @abstractmethod
+    def record_each(self, examples: Sequence[Any]) -> list[Recording]:
+        """What each of several examples asks for, to be planned with others in any order. Several at once take less time than one by one."""
+
     def record(self, example: Any) -> Recording:
-        """What one example asks for, to be planned with others in any order."""
+        """What one example asks for."""
+        return self.record_each([example])[0]
 
     @abstractmethod
     def results(self, batch: Batch) -> Any:
@@ -73,8 +77,8 @@ class Trainable(nn.Module, ABC):
 class ForOneExample(Trainable):
     """A model whose ``forward`` is written for one example and returns what its loss is made of."""
 
-    def record(self, example: Any) -> Recording:
-        return record(self, example)
+    def record_each(self, examples: Sequence[Any]) -> list[Recording]:
+        return record_each(self, examples)
 
     @property
     def one_example(self) -> Callable[[Any], Any]:

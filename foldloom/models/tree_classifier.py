@@ -108,8 +108,8 @@ class TreeClassifier(Trainable):
     def plan(self) -> Planner:
         return self.states.plan
 
-    def record(self, example: NumberedTree) -> Recording:
-        return self.states.record(example)
+    def record_each(self, examples: Sequence[NumberedTree]) -> list[Recording]:
+        return self.states.record_each(examples)
 
     def results(self, batch: Batch) -> fb.MetricRows:
         rows: fb.MetricRows = self.states(batch)[1]["state"]

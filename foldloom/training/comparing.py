@@ -69,8 +69,8 @@ def compare_on(task: Task[Any], data: Data[Any], rounds: int, device: str | None
     batches = batches_of_epoch(len(data.train), settings.batch, settings.seed, 0)[: WARM_UP + rounds]
     examples = {number: task.example(data.train[number]) for batch in batches for number in batch}
     place_of = {number: place for place, number in enumerate(examples)}
-    recorded = Examples(model, list(examples.values()))
-    recorded.batch(range(len(recorded)))
+    recorded = Examples(model, list(examples.values()), groups=[range(len(examples))])
+    recorded.batch(range(len(examples)))
 
     def batched_loss(batch: Sequence[int]) -> torch.Tensor:
         return model.loss(recorded.batch([place_of[number] for number in batch]))

@@ -21,7 +21,7 @@ from torch import nn
 from foldloom.data.reading import installed
 from foldloom.errors import ArgumentError, RunError
 from foldloom.models.training import Batch, Trainable
-from foldloom.training.batches import Examples, batches_of_epoch, steps_of_epoch
+from foldloom.training.batches import Examples, batches_of_epoch, shares_of, steps_of_epoch
 from foldloom.training.checkpoints import Checkpoints, DamagedCheckpointError
 from foldloom.training.curves import save_curves
 from foldloom.training.evaluating import predictions
@@ -77,7 +77,10 @@ class Trainer:
         torch.manual_seed(self.settings.seed)
         self.model = self.task.model().to(self.accelerator.device)
         self.task.begin(self.model, run.data)
-        self.examples = Examples(self.model, [self.task.example(item) for item in run.data.train])
+        examples = [self.task.example(item) for item in run.data.train]
+        # As the first epoch takes them, so that it records what it needs and nothing else.
+        groups = [share for batch in self._batches(0) for share in shares_of(batch, self.processes)]
+        self.examples = Examples(self.model, examples, groups)
         self.dev_examples = [self.task.example(item) for item in run.data.dev]
         optimizer = self.task.optimizer(self.model)
         steps = self.settings.epochs * steps_of_epoch(len(self.examples), self.settings.batch)
@@ -156,7 +159,7 @@ class Trainer:
     def _epoch(self, interruption: Interruption, checkpoint_every: int) -> bool:
         """The rest of it; False if somebody asked to stop."""
         progress = self.progress
-        batches = batches_of_epoch(len(self.examples), self.settings.batch, self.settings.seed, progress.epoch)
+        batches = self._batches(progress.epoch)
         if min(map(len, batches)) < self.processes:
             raise ArgumentError(
                 f"a batch of {min(map(len, batches))} examples is too small for {self.processes} processes: give a greater one, "
@@ -181,10 +184,13 @@ class Trainer:
                     self._save_checkpoint()
         return True
 
+    def _batches(self, epoch: int) -> list[list[int]]:
+        return batches_of_epoch(len(self.run.data.train), self.settings.batch, self.settings.seed, epoch)
+
     def _step(self, batch: Sequence[int], stop: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was asked to stop."""
         start = time.perf_counter()
-        total = self.loss(self.examples.batch(batch[self.rank :: self.processes]))
+        total = self.loss(self.examples.batch(shares_of(batch, self.processes)[self.rank]))
         self.optimizer.zero_grad()
         # Gradients are averaged over processes; their sum is wanted.
         self.accelerator.backward(total * (self.processes / len(batch)))
