@@ -60,6 +60,14 @@ def _train(folder: Path, task: str) -> None:
     assert train(run, device="cpu", progress=False, checkpoint_every=CHECKPOINT_EVERY)
 
 
+def _begin_or_go_on(folder: Path, task: str) -> None:
+    """With a training that something may have happened to. If nothing of it is on the disk, it begins."""
+    if (folder / "config.json").exists():
+        assert train(Run.at(folder), resume=True, device="cpu", progress=False, checkpoint_every=CHECKPOINT_EVERY)
+    else:
+        _train(folder, task)
+
+
 def outcome(folder: Path) -> dict[str, Any]:
     """The last weights, the best ones, and their scores."""
     last = max((folder / "checkpoints").glob("step-*[0-9]"), key=lambda path: int(path.name.removeprefix("step-")))
@@ -75,11 +83,7 @@ def checkpoints(folder: Path) -> int:
 
 
 def go_on(folder: Path, task: str, wanted: dict[str, Any]) -> None:
-    """With a training that something happened to. If nothing of it is on the disk, it begins."""
-    if (folder / "config.json").exists():
-        assert train(Run.at(folder), resume=True, device="cpu", progress=False, checkpoint_every=CHECKPOINT_EVERY)
-    else:
-        _train(folder, task)
+    _begin_or_go_on(folder, task)
     assert outcome(folder) == wanted, f"{folder} came to other weights"
 
 
@@ -116,15 +120,16 @@ def changes_of(folder: Path, task: str) -> int:
 
 
 def kills(folder: Path, task: str, count: int, draw: random.Random) -> list[Path]:
-    """Trainings in processes of their own, each of which is killed."""
+    """Trainings in processes of their own, each of which is killed; every fourth is killed again as it goes on."""
     begun = time.perf_counter()
     seen = changes_of(folder / "counted", task)
     seconds = time.perf_counter() - begun
     ends = []
     for number in range(count):
         ends.append(folder / f"kill-{number}")
-        at_change = draw.randrange(seen) if number % 2 else seen
-        _in_a_child(partial(_doomed, ends[-1], task, at_change, draw.uniform(0, seconds)))
+        for _ in range(1 if number % 4 else 2):
+            at_change = draw.randrange(seen) if number % 2 else seen
+            _in_a_child(partial(_doomed, ends[-1], task, at_change, draw.uniform(0, seconds)))
     return ends
 
 
@@ -142,7 +147,7 @@ def _doomed(folder: Path, task: str, at_change: int, seconds: float) -> None:
     timer.daemon = True
     timer.start()
     with watched(Disk(folder)), before_each_change(watch):
-        _train(folder, task)
+        _begin_or_go_on(folder, task)
 
 
 def _in_a_child(act: Callable[[], None]) -> int:
