@@ -19,10 +19,11 @@ from foldloom.data.molecules import ATOM_FEATURES, PAIR_FEATURES
 from foldloom.data.structures import Molecule
 from foldloom.models.training import Batch, ForOneExample
 from foldloom.models.weave import WeavePair
-from foldloom.tracing import cell
+from foldloom.tracing import cell, lift
 
-Pairs = dict[tuple[int, int], Any]
-"""By the numbers of the two atoms, the smaller one first; every atom is also paired with itself."""
+Atoms = tuple[int, int]
+"""The numbers of the two atoms of a pair, the smaller one first; every atom is also paired with itself."""
+Pairs = dict[Atoms, Any]
 
 
 class WeaveAtom(nn.Module):
@@ -45,12 +46,13 @@ class WeaveLayer(nn.Module):
         self.atom = cell(WeaveAtom(atom, pair, size, dropout))
         self.pair = cell(WeavePair(atom, pair, size)) if with_pairs else None
 
-    def forward(self, atoms: Sequence[Any], pairs: Pairs, near: list[list[int]]) -> tuple[list[Any], Pairs]:
-        of_atom = [[pairs[min(i, j), max(i, j)] for j in others] for i, others in enumerate(near)]
-        new_atoms = [self.atom(atom, own) for atom, own in zip(atoms, of_atom, strict=True)]
-        if self.pair is None:
+    def forward(self, atoms: Sequence[Any], pairs: Pairs, around: list[list[Atoms]]) -> tuple[list[Any], Pairs]:
+        """``around`` has the pairs that each atom is in."""
+        new_atom, new_pair = self.atom, self.pair
+        new_atoms = [new_atom(atom, [pairs[both] for both in own]) for atom, own in zip(atoms, around, strict=True)]
+        if new_pair is None:
             return new_atoms, {}
-        return new_atoms, {(i, j): self.pair(atoms[i], pair, atoms[j]) for (i, j), pair in pairs.items()}
+        return new_atoms, {(i, j): new_pair(atoms[i], pair, atoms[j]) for (i, j), pair in pairs.items()}
 
 
 class WeaveNetwork(ForOneExample):
@@ -91,11 +93,15 @@ class WeaveNetwork(ForOneExample):
 
     def forward(self, molecule: Molecule) -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
         """A vector for the molecule, and its targets, those that are not known as NaN."""
-        near = [np.flatnonzero(row <= self.farthest).tolist() for row in molecule.distances]
-        atoms: Sequence[Any] = list(molecule.atoms)
-        pairs: Pairs = {(i, j): molecule.pairs[i, j] for i, others in enumerate(near) for j in others if i <= j}
+        near = molecule.distances <= self.farthest
+        around = [[(min(i, j), max(i, j)) for j in np.flatnonzero(row).tolist()] for i, row in enumerate(near)]
+        first, second = np.nonzero(np.triu(near))
+        # As values, whose rows are read by as many cells as need them; an array would be given anew to each.
+        atoms: Sequence[Any] = list(lift(torch.from_numpy(molecule.atoms)))
+        features = list(lift(torch.from_numpy(molecule.pairs[first, second])))
+        pairs: Pairs = dict(zip(zip(first.tolist(), second.tolist(), strict=True), features, strict=True))
         for layer in self.layers:
-            atoms, pairs = layer(atoms, pairs, near)
+            atoms, pairs = layer(atoms, pairs, around)
         summaries = self.to_summary(torch.stack(list(atoms)))
         # Some properties grow with the molecule, others do not.
         vector = torch.cat((summaries.sum(0), summaries.mean(0)))

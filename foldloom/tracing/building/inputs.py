@@ -11,7 +11,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,19 @@ Value = tuple[Any, Type]
 """The number of a value in the graph, or for a ragged one the numbers of its rows; and its type."""
 
 
+class GivenArray(NamedTuple):
+    given: Any
+    """Itself, so that no other array gets its identity."""
+    array: np.ndarray[Any, Any]
+    """As it was."""
+    value: Value
+    example: int
+
+    def is_still(self, value: Any) -> bool:
+        array = self.array
+        return array.shape == value.shape and array.dtype == value.dtype and array.tobytes() == value.tobytes()  # type: ignore[no-any-return]
+
+
 class Inputs:
     """Adds inputs to a graph, and knows which of its values are tensors that were given."""
 
@@ -47,6 +60,8 @@ class Inputs:
         self._value_of_tensor: dict[tuple[int, int, bool, bool], tuple[Value, int]] = {}
         """By a tensor's identity, its version, whether its rows are values and whether it requires grad: its value, and the example that gave
         it first."""
+        self._value_of_array: dict[int, GivenArray] = {}
+        """By an array's identity."""
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         self._values_in: dict[int | None, list[tuple[tuple[int, ...], bool]]] | None = None
         """By memory, the values that were given from it and whether they are rows; from the first change of a tensor of the user's on."""
@@ -73,13 +88,13 @@ class Inputs:
         self._type_of_number = _types_of_numbers(self._default_dtype)
 
     def flushed(self) -> None:
-        """The input columns have been taken: a tensor that is given again is a new input."""
-        self._value_of_tensor, self._constants_of_sizes = {}, {}
+        """The input columns have been taken: what is given again is a new input."""
+        self._value_of_tensor, self._value_of_array, self._constants_of_sizes = {}, {}, {}
         self.memory.clear()
 
     def forget(self) -> None:
         """The next example gives its tensors anew, so that it can be split from those before."""
-        self._value_of_tensor, self._constants_of_sizes = {}, {}
+        self._value_of_tensor, self._value_of_array, self._constants_of_sizes = {}, {}, {}
         self._constants, self._example_of_tensor = {}, {}
         self._graph.shared_tensors.clear()
         self._handles.clear()
@@ -90,6 +105,7 @@ class Inputs:
             k: found for k, found in self._value_of_tensor.items() if _first_of(found[0][0]) < values
         }
         self._constants_of_sizes = {k: made for k, made in self._constants_of_sizes.items() if made[0][0] < values}
+        self._value_of_array = {k: found for k, found in self._value_of_array.items() if found.value[0] < values}
         self._tensor_of_value = {number: t for number, t in self._tensor_of_value.items() if number < values}
         self._users_own = {number for number in self._users_own if number < values}
         self._values_in = None
@@ -204,12 +220,20 @@ class Inputs:
             column = self._graph.number_column(type(value), type_of_number)
             return self._graph.add_input(column, value), type_of_number
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
-            # A copy, because the array may change before the cell runs.
-            array = np.array(value)
-            type_of_array = Type(array.shape, _name_of(array.dtype))
-            column = self._graph.input_column(type_of_array, is_tensor=False, tracked=False)
-            return self._graph.add_input(column, array), type_of_array
+            return self._add_array(value)
         raise ArgumentError(f"{unbatchable(cell, value)}\n  {self._graph.where()}")
+
+    def _add_array(self, value: Any) -> Value:
+        """A copy, because an array may change before the cell runs. One that is given again, and has not changed, is the value that it was."""
+        known = self._value_of_array.get(id(value))
+        if known is not None and known.example == self._graph.example and known.is_still(value):
+            return known.value
+        array = np.array(value)
+        type = Type(array.shape, _name_of(array.dtype))
+        column = self._graph.input_column(type, is_tensor=False, tracked=False)
+        added = self._graph.add_input(column, array), type
+        self._value_of_array[id(value)] = GivenArray(value, array, added, self._graph.example)
+        return added
 
     # ---- What is known of given tensors.
 

@@ -19,6 +19,7 @@ from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.flushing.flush import Flushes
+from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.spoiled import Spoiled, as_tensor, error_of, numbers_of
 from foldloom.tracing.mutation.views import note_views, row_handles
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
@@ -40,7 +41,11 @@ class RecorderOfHandles(ActiveRecorder, Protocol):
     @property
     def flushes(self) -> Flushes: ...
     @property
+    def guards(self) -> Guards: ...
+    @property
     def is_over(self) -> bool: ...
+    def is_given(self, handle: Any) -> bool: ...
+    def give(self, tensor: torch.Tensor) -> LazyTensor: ...
     def lift(self, tensor: torch.Tensor, *, ragged: bool | None = None) -> LazyTensor: ...
     def constant(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> LazyTensor: ...
 
@@ -160,6 +165,11 @@ def keep_together(recorder: RecorderOfHandles, handle: LazyTensor) -> None:
 
 def rows_of(recorder: RecorderOfHandles, handle: LazyTensor) -> list[LazyTensor]:
     """The rows of a value: free if it is ragged, one operation otherwise."""
+    if recorder.is_given(handle):
+        if not recorder.guards.runs_later or len(handle._type.shape) < 2:
+            return [recorder.give(row) for row in handle._value]  # each of which may be changed in place
+        # What runs later allows no such change. So the tensor is given as a whole, whoever reads its rows.
+        handle = own(recorder, handle, ragged=None)
     if not handle._type.ragged:
         return list(recorder.call_function(torch.unbind, (handle,), None))
     if not recorder.cuts(handle):

@@ -378,7 +378,7 @@ class Given:
         return self.recorder.array_of(handle)
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
-        return [self.recorder.give(row) for row in handle._value]
+        return self.recorder.rows_of(handle)
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         tensors = [handle._value for handle in handles]
