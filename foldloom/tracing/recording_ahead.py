@@ -63,6 +63,8 @@ def record_together(
     recorder.flushes.on_demand = partial(_refuse_demand, function)
     recorder.guards.runs_later = True
     recorder.flushes.waits_for_errors = False
+    # An exported file knows the operations that examples showed, each recorded by itself: whoever is recorded with others must call the same.
+    recorder.graph.numbers_vary = False
     module = module_of(function)
     if module is not None:
         recorder.inputs.share_buffers(module)

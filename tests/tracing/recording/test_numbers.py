@@ -136,3 +136,15 @@ def test_tensors_that_examples_share_are_weights() -> None:
 
     check(program, [torch.randn(3) for _ in range(6)])
     assert steps_run(program, [torch.randn(3) for _ in range(6)]) <= 6
+
+
+def test_examples_that_are_recorded_together_call_what_each_calls_alone() -> None:
+    """An exported file knows operations by what examples showed, so a number stays a setting of its operation."""
+    examples = [(torch.ones(3), float(number)) for number in range(1, 9)]
+
+    def scaled(example: tuple[torch.Tensor, float]) -> torch.Tensor:
+        value, number = example
+        return value * number
+
+    for together, example in zip(fl.record_each(scaled, examples), examples, strict=True):
+        assert together.graph.ops == fl.record(scaled, example).graph.ops
