@@ -22,7 +22,7 @@ from foldloom.runtime.portable import NotPortableError
 from foldloom.runtime.recorder import Recorder
 from foldloom.runtime.recordings import replayed
 from foldloom.runtime.results import Requested, requested
-from foldloom.tracing import record
+from foldloom.tracing import record_each
 from foldloom.tracing.cells.lookup import find_cell
 from foldloom.tracing.flushing.kernels import is_function
 
@@ -71,7 +71,7 @@ class StaticModel:
     2
     """
 
-    def __init__(self, graph: StaticGraph, recorded: Callable[[Any], Recording]) -> None:
+    def __init__(self, graph: StaticGraph, recorded: Callable[[Sequence[Any]], list[Recording]]) -> None:
         self.graph = graph
         self.description: Description = graph.description
         self._recorded = recorded
@@ -81,7 +81,7 @@ class StaticModel:
         from foldloom.torch_private.compilers import mark_dynamic  # here, because it loads torch's compilers
 
         recorder = Recorder(self.description)
-        results = [result for example in examples for result in replayed(self._recorded(example), recorder)]
+        results = [result for recording in self._recorded(examples) for result in replayed(recording, recorder)]
         places = [requested(recorder, result) for result in results]
         feeds = feeds_of(recorder)
         tensors = tuple([torch.from_numpy(feed) for feed in feeds.values()])
@@ -118,8 +118,8 @@ def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, par
         raise ExportError(
             "what a model of code calls is learned from examples: `fl.export(model, path, examples)`, with a few that call all there is"
         )
-    for example in examples:
-        table.add_recording(recorded(example))
+    for recording in recorded(examples):
+        table.add_recording(recording)
     if not table.ops:
         raise ExportError("the model calls no cell: there is nothing to export")
     description = table.description(program, why, version("foldloom"), parts)
@@ -129,11 +129,11 @@ def static_model(model: Callable[..., Any], examples: Sequence[Any] = (), *, par
     return StaticModel(graph, recorded)
 
 
-def _recorded(model: Callable[..., Any], example: Any) -> Recording:
+def _recorded(model: Callable[..., Any], examples: Sequence[Any]) -> list[Recording]:
     if isinstance(model, Model):
-        return model.record(example)
+        return model.record_each(examples)
     try:
-        return record(model, example)
+        return record_each(model, examples) if len(examples) else []
     except ValueNotReadyError as error:
         raise ExportError(
             f"a file runs what is asked for all at once, so nothing in it can depend on a computed value: {error}"

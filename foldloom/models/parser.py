@@ -5,7 +5,7 @@ Kiperwasser, Goldberg, "Simple and Accurate Dependency Parsing Using Bidirection
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
 from foldloom.models.arc_hybrid import Configuration, Oracle
+from foldloom.models.questions import Asking, answered
 from foldloom.models.training import UNLABELLED, Batch, ForOneExample, total_cross_entropy
 from foldloom.models.words import WordTable
 from foldloom.tracing import batch as together
@@ -37,6 +38,24 @@ class NumberedSentence:
 class Parse:
     heads: list[int]
     relations: list[int]
+
+
+Features = list[torch.Tensor]
+"""The vectors of the words that a configuration looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A question: the scores of actions."""
+
+    features: Features
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """A question: for each of several words, the scores of relations to its head."""
+
+    of_words: list[Features]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +145,7 @@ class TransitionParser(ForOneExample):
         return [*self.dropout(states), self.nothing(0)]
 
     @staticmethod
-    def features(at: Configuration, states: list[torch.Tensor]) -> list[torch.Tensor]:
+    def features(at: Configuration, states: list[torch.Tensor]) -> Features:
         return [states[-1 if word is None else word] for word in at.looked_at()]
 
     @staticmethod
@@ -152,17 +171,36 @@ class TransitionParser(ForOneExample):
         of_actions = total_cross_entropy(results.scores.values, results.actions)
         return of_actions + total_cross_entropy(results.relation_scores.values, results.relations)
 
-    def answer(self, sentence: NumberedSentence) -> Parse:
+    def asking(self, sentence: NumberedSentence) -> Asking:
         """Where its own decisions lead."""
-        states, at = self.read(sentence), Configuration(len(sentence.words))
-        relations: dict[int, torch.Tensor] = {}
+        states, at = (yield sentence), Configuration(len(sentence.words))
+        words: list[int] = []
+        looked_at: list[Features] = []
         while not at.done:
             features = self.features(at, states)
-            attached = at.apply(self.choose(self.score(*features), at.legal()))
+            attached = at.apply(self.choose((yield Decision(features)), at.legal()))
             if attached is not None:
-                relations[attached] = self.relate(*features)
-        best = torch.stack([relations[word] for word in range(at.root)]).argmax(1)
-        return Parse([-1 if head == at.root else head for head in at.heads], best.tolist())
+                words.append(attached)
+                looked_at.append(features)
+        scores = yield Relations(looked_at)
+        best = dict(zip(words, torch.stack(list(scores)).argmax(1).tolist(), strict=True))
+        return Parse([-1 if head == at.root else head for head in at.heads], [best[word] for word in range(at.root)])
+
+    def reply(self, question: NumberedSentence | Decision | Relations) -> Any:
+        """To what `asking` yields."""
+        match question:
+            case Decision(features):
+                return self.score(*features)
+            case Relations(of_words):
+                return [self.relate(*features) for features in of_words]
+        return self.read(question)
+
+    def answer(self, sentence: NumberedSentence) -> Parse:
+        parse: Parse = answered(self.asking(sentence), self.reply)
+        return parse
+
+    def to_export(self) -> Callable[[Any], Any]:
+        return self.reply
 
     def predict(self, batch: Batch) -> list[Parse]:
         if isinstance(batch, Planned):

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
+from foldloom.models.questions import Asking
 from foldloom.tracing import batch as together
 from foldloom.tracing import record_each
 
@@ -68,6 +69,10 @@ class Trainable(nn.Module, ABC):
     @abstractmethod
     def to_export(self) -> Callable[[Any], Any]:
         """What answers one example, which is what `fl.export` writes: a compiled block, or a function of the example."""
+
+    def asking(self, example: Any) -> Asking:
+        """What `predict` gives of one example, from answers of the function of `to_export`: usually that of the example itself."""
+        return (yield example)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """The mean over the examples, so that the parts of a batch average to the whole, however large its examples are."""

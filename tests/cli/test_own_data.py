@@ -146,12 +146,33 @@ def tagged(folder: Path) -> list[str]:
     return ["--data", str(folder)]
 
 
+def parsed(folder: Path) -> list[str]:
+    for part, count in (("train", 40), ("dev", 10), ("test", 10)):
+        sentences = [
+            "".join(
+                f"{number}\t{word}\t_\t{tag}\t_\t_\t{head + 1}\t{relation}\t_\t_\n"
+                for number, (word, tag, head, relation) in enumerate(
+                    zip(s.words, s.tags, s.heads, s.relations, strict=True), 1
+                )
+            )
+            for s in TASKS["parsing"].made(count, count)
+        ]
+        (folder / f"own-{part}.conllu").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    return ["--data", str(folder)]
+
+
 @pytest.mark.parametrize(
     ("task", "make", "small", "line"),
     [
         ("molecules", table, ["size=8", "summary=8", "epochs=2"], "CCO"),
         ("sentiment", treebank, ["hidden=8", "embedding=8", "epochs=2"], "(3 (2 a) (4 superb))"),
         ("tagging", tagged, ["hidden=8", "embedding=8", "spelling=4", "epochs=2"], "the dog sleeps"),
+        (
+            "parsing",
+            parsed,
+            ["hidden=8", "embedding=8", "scorer=8", "epochs=2"],
+            "the|DET dog|NOUN sees|VERB a|DET cat|NOUN",
+        ),
     ],
 )
 def test_from_a_file_to_onnx_in_five_commands(
@@ -205,15 +226,6 @@ def test_examples_that_are_made_up_are_said(tmp_path: Path, capsys: pytest.Captu
     ]
     main(["train", "arithmetic", *arguments, "--set", "made=50"])
     assert "50 expressions were made up to learn from (none with --set made=0)" in capsys.readouterr().err
-
-
-def test_a_parser_cannot_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", "parsing", "--quick", "--set", "epochs=1", "--folder", str(tmp_path / "run")])
-    capsys.readouterr()
-    assert "parsing cannot be exported: " in refused(
-        ["export", "--run", str(tmp_path / "run"), str(tmp_path / "m.onnx")], capsys
-    )
-    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_views_of_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,11 @@ import torch
 import foldloom as fl
 from foldloom import models
 from foldloom.data import Molecule
-from foldloom.errors import ExportError
 from foldloom.exporting.files import export_to
 from foldloom.models.adding import made_additions
 from foldloom.models.child_sum_tree_lstm import LabelledTree, Node
 from foldloom.models.parser import NumberedSentence as ParsedSentence
+from foldloom.models.questions import answered, answered_together
 from foldloom.models.tagger import NumberedSentence
 from foldloom.runtime import Model
 from tests.exporting.programs import labelled_tree
@@ -150,7 +150,27 @@ def test_a_recording_of_another_instance_is_known_by_its_paths(tmp_path: Path) -
     assert_answers(Model(tmp_path / "model.onnx")(recordings), model.predict(trees))
 
 
-def test_a_parser_says_which_line_needs_a_value(tmp_path: Path) -> None:
-    model = models.TransitionParser(9, 4, 5, embedding=4, tag_embedding=2, hidden=3, scorer=4)
-    with pytest.raises(ExportError, match=r"answer asks for a value .* at .*parser\.py:\d+"):
-        fl.export(model, tmp_path / "model.onnx", [ParsedSentence([1, 2, 3], [0, 1, 2])])
+def test_a_parser_asks_its_file_for_each_decision(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = models.TransitionParser(9, 4, 5, embedding=4, tag_embedding=2, hidden=3, scorer=4).eval()
+    sentences = [
+        ParsedSentence([1, 2, 3], [0, 1, 2]),
+        ParsedSentence([4], [3]),
+        ParsedSentence([1, 5, 2, 8, 3, 7], [0] * 6),
+    ]
+    questions: list[Any] = []
+
+    def noted(question: Any) -> Any:
+        questions.append(question)
+        return model.reply(question)
+
+    answered(model.asking(sentences[0]), noted)
+    export_to(model, [tmp_path / "model.onnx"], questions, parts=1)
+    file = Model(tmp_path / "model.onnx")
+
+    def replies(questions: list[Any]) -> list[Any]:
+        with torch.no_grad():
+            results = file(fl.record_each(model.reply, questions))
+        return [[torch.from_numpy(row) for row in r] if isinstance(r, list) else torch.from_numpy(r) for r in results]
+
+    assert answered_together([model.asking(sentence) for sentence in sentences], replies) == model.predict(sentences)
