@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator
 import uuid
 import weakref
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -77,7 +78,12 @@ class Derived(Given):
     """Stands for the recorder in handles of derived weights. A handle is used as the weight that it stands for, until its example changes
     it in place: then it stands for a value of that example."""
 
-    __slots__ = ()
+    __slots__ = ("example",)
+
+    def __init__(self, recorder: Any, example: int) -> None:
+        super().__init__(recorder)
+        self.example = example
+        """Whose handle it is."""
 
     def rows_of(self, handle: LazyTensor) -> list[LazyTensor]:
         return list(self.recorder.call_function(torch.unbind, (handle,), None))
@@ -107,10 +113,12 @@ class DerivedWeights:
         """What was computed: a tensor, or a tuple of tensors."""
         self._made: dict[int, _Made] = {}
         """By the identity of the tensor, which lives as long."""
+        self._made_in: dict[int, Counter[Hashable]] = {}
+        """For each example the names of what it computed, in order, and how often."""
 
     def forget(self) -> None:
         """A weight has been changed: what was computed from it stays what it is, and is computed anew from now on."""
-        self._result_of_name, self._made = {}, {}
+        self._result_of_name, self._made, self._made_in = {}, {}, {}
 
     def is_derived(self, value: object) -> bool:
         """Whether a tensor was computed from weights alone, and has not been changed in place since."""
@@ -126,15 +134,21 @@ class DerivedWeights:
         """The name of any weight, derived or not."""
         return self._made[id(weight)].name if self.is_derived(weight) else name_of_weight(weight)
 
-    def derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None) -> Any:
+    def derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None, example: int) -> Any:
         """What a function of weights alone returns: computed once, for all examples."""
+        name, result = self._derive(function, nesting, leaves, mode)
+        if name in self._result_of_name:
+            self._made_in.setdefault(example, Counter())[name] += 1
+        return result
+
+    def _derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None) -> tuple[Hashable, Any]:
         weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         marks = tuple([SHARED if isinstance(leaf, torch.Tensor) else static(leaf) for leaf in leaves])
         name = (name_of(function), (nesting, marks), tuple([self.name_of(weight) for weight in weights]), mode)
         known = self._result_of_name.get(name)
         is_known = known is not None and all(map(self.is_derived, _items_of(known)))
         if is_known and self.shares_with(_items_of(known)[0]) is None:
-            return known
+            return name, known
         args, kwargs = unflatten(nesting, iter(leaves))
         spare_hooks(weights)
         with recording_paused():
@@ -143,12 +157,12 @@ class DerivedWeights:
                 for item, before in zip(_items_of(result), _items_of(known), strict=True):
                     self._made[id(item)] = self._made[id(before)]._replace(tensor=item, version=_version_of(item))
                 self._result_of_name[name] = result
-                return result
+                return name, result
             before = torch.get_rng_state()
             result = function(*args, **kwargs)
             if function not in DRAWS and torch.equal(before, torch.get_rng_state()):
                 self._remember(name, result, weights)
-        return result
+        return name, result
 
     def _remember(self, name: Hashable, result: Any, weights: list[torch.Tensor]) -> None:
         items = _items_of(result)
@@ -163,10 +177,68 @@ class DerivedWeights:
             self._made[id(item)] = _Made(name_of_item, item, _version_of(item), shares_with)
         self._guards.guard_tensors(weights)
 
+    def change_of(self, tensor: torch.Tensor, example: int, result: torch.Tensor | None) -> ChangeOfDerived | None:
+        """What an example has computed with a derived weight that it changes in place. ``result`` is what the change makes of it, if that is a
+        derived weight, too. None if it computed the same twice, and it is not known which of the two this is."""
+        made_in = self._made_in.get(example, Counter())
+        name = self._made[id(tensor)].name if id(tensor) in self._made else None
+        if name is None or made_in.get(name if name in made_in else _whole_of(name), 2) > 1:
+            return None
+        memory = id_of_memory(tensor)
+        weights = Weights(None)
+        self.pass_on(weights)
+        spoiled: set[Hashable] = set()
+        own = None if result is None or id(result) not in self._made else self._made[id(result)].name
+        for made in made_in:
+            before = any(_is_among(source, spoiled) for source in made[2])  # type: ignore[index]
+            if before or (made != own and _saves(made, weights, memory)):
+                spoiled.add(made)
+        items = [made for made in self._made.values() if _is_among(made.name, made_in)]
+        return ChangeOfDerived(
+            frozenset([made.name for made in items if _is_among(made.name, spoiled)]),
+            frozenset([made.name for made in items if id_of_memory(made.tensor) == memory]),
+        )
+
     def pass_on(self, weights: Weights) -> None:
         """Tell the weights of a run what has been computed already."""
         for name, result in self._result_of_name.items():
             weights.remember(name, result)
+
+
+class ChangeOfDerived(NamedTuple):
+    """A derived weight was changed in place by an example."""
+
+    spoiled: frozenset[Hashable]
+    """What the example computed from it, through which backward raises."""
+    changed: frozenset[Hashable]
+    """What lies in the memory that was changed."""
+
+
+def _whole_of(name: Any) -> Hashable:
+    """What one of several results is taken of; any other name as it is."""
+    whole: Hashable = name[2][0] if name[1][0] == _ITEM else name
+    return whole
+
+
+def _is_among(name: Any, names: Collection[Hashable]) -> bool:
+    return name in names or (not isinstance(name, str) and _whole_of(name) in names)
+
+
+def _saves(name: Any, weights: Weights, memory: int) -> bool:
+    """Whether a function of weights saves for backward what lies in this memory, or its result that does."""
+    function, template, sources, mode = name
+    kept: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    call = call_of_template(function_named(function), template, (), [weights[source] for source in sources], ())
+    with recording_paused(), in_mode(mode), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        again = call.apply()
+    found = {id_of_memory(tensor) for tensor in kept if is_strided(tensor)}
+    pairs = zip(_items_of(weights[name]), _items_of(again), strict=True)
+    return memory in found or any(id_of_memory(old) == memory and id_of_memory(new) in found for old, new in pairs)
 
 
 def _version_of(tensor: torch.Tensor) -> int:

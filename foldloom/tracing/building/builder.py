@@ -22,7 +22,7 @@ from foldloom.tracing.building.histories import Histories
 from foldloom.tracing.fast_path import examples_of_nodes, numbers
 from foldloom.tracing.functions.histories import ALWAYS
 from foldloom.tracing.scope import user_line
-from foldloom.tracing.weights import named_by_path
+from foldloom.tracing.weights import ChangeOfDerived, named_by_path
 
 _NONE = np.empty(0, np.int64)
 
@@ -119,6 +119,16 @@ class Change(NamedTuple):
 ANY_EXAMPLE = -1
 
 
+class DerivedChange(NamedTuple):
+    """An example changed in place what it had computed from weights alone."""
+
+    change: ChangeOfDerived
+    time: int
+    example: int
+    made: int
+    """The value that the change made of it; below zero if that was computed from weights alone, too."""
+
+
 class GraphBuilder:
     """Nodes, operands, inputs and outputs, in recording order; and the table of calls whose signature is known.
 
@@ -136,6 +146,7 @@ class GraphBuilder:
         "calls",
         "cells",
         "changes",
+        "changes_of_derived",
         "column_of_number",
         "copies",
         "depth_of_node",
@@ -194,6 +205,7 @@ class GraphBuilder:
         self.inference: list[tuple[int, int | None]] = []
         """The values that are computed in inference mode: the first, and the first that is not any more."""
         self.changes: list[Change] = []
+        self.changes_of_derived: list[DerivedChange] = []
         self.view_of_op: dict[int, int] = {}
         """For each op that returns views, the operand that they are views of."""
         self.written: dict[int, int] = {}

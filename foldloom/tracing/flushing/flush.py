@@ -6,7 +6,7 @@ them wait; then `flush` computes what they wait for, together. Everything that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from foldloom.tracing.flushing.kernels import kernels_of
 from foldloom.tracing.flushing.overwritten import Overwritten
 from foldloom.tracing.flushing.pending import Cut, Pending
 from foldloom.tracing.flushing.reading import GivenReader
-from foldloom.tracing.flushing.saved import saved_by_op
+from foldloom.tracing.flushing.saved import saved_by_op, saves_weight
 from foldloom.tracing.functions.saved import SavedBy
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import recording_paused, unwatched
@@ -324,7 +324,10 @@ class Flushes:
                 known[op] = saved_by_op(op, self._owner, weights)
             return known[op]
 
-        return Overwritten(self._graph, saved, self._inputs.is_one_tensor).values()
+        def saves(op: Op, names: Collection[Hashable]) -> bool:
+            return saves_weight(op, names, weights)
+
+        return Overwritten(self._graph, saved, saves, self._inputs.is_one_tensor).values()
 
     # ---- Flushing.
 

@@ -71,7 +71,7 @@ class GradientWatch:
 
     def __bool__(self) -> bool:
         """Whether backward has to be watched: then values must stay apart, and have a place that is known."""
-        return bool(self._graph.changes or self._unplaced)
+        return bool(self._graph.changes or self._graph.changes_of_derived or self._unplaced)
 
     def add_hook(self, values: tuple[int, ...], is_ragged: bool, hook: Callable[..., Any]) -> RemovableHandle:
         """Have a hook called with the gradient of a value, or of one whose rows these are."""
@@ -89,6 +89,10 @@ class GradientWatch:
             retained = self.retained[values] = Retained()
             self._unplaced.append((values, is_ragged, retained.add))
 
+    def raise_at(self, value: int) -> None:
+        """Have backward raise where it comes to this value."""
+        self._unplaced.append(((value,), False, _raise_overwritten))
+
     def note_change(self, values: tuple[int, ...], made: int) -> None:
         """A value was changed in place: if it retains its gradient, then from now on that of what it was changed to."""
         retained = self.retained.pop(values, None)
@@ -103,9 +107,10 @@ class GradientWatch:
         capture: Callable[[tuple[int, ...], bool, GradientCall], object],
     ) -> None:
         """Have the calls made for all values that are computed. ``overwritten`` finds those whose backward must raise."""
-        if self._graph.changes:
+        if self._graph.changes or self._graph.changes_of_derived:
             self._unplaced += [((value,), False, _raise_overwritten) for value in overwritten()]
             self._graph.changes.clear()
+            self._graph.changes_of_derived.clear()
         left = []
         for values, is_ragged, call in self._unplaced:
             if pending.number_of(values[0]) < 0:

@@ -11,7 +11,7 @@ value that is also a row of a stack) and it is not known which of them a node ha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,11 +67,17 @@ class Overwritten:
     """Finds the nodes of one batch whose backward raises."""
 
     def __init__(
-        self, graph: GraphBuilder, saved_by: Callable[[Op], SavedBy], is_one_tensor: Callable[[int, int], bool]
+        self,
+        graph: GraphBuilder,
+        saved_by: Callable[[Op], SavedBy],
+        saves_weight: Callable[[Op, Collection[Hashable]], bool],
+        is_one_tensor: Callable[[int, int], bool],
     ) -> None:
-        """``is_one_tensor`` tells whether a given value was made once in an example."""
+        """``saves_weight`` tells whether an op saves one of its weights that has one of these names, ``is_one_tensor`` whether a given value
+        was made once in an example."""
         self._graph = graph
         self._saved_by = saved_by
+        self._saves_weight = saves_weight
         self._ops = tuple(graph.ops)
         self._changes: defaultdict[int, list[Change]] = defaultdict(list)
         """The changes of each value, dense or a row."""
@@ -82,18 +88,32 @@ class Overwritten:
 
     def values(self) -> list[int]:
         """The values of the nodes that saved what was changed later."""
-        if not self._changes:
+        if not self._changes and not self._graph.changes_of_derived:
             return []
         columns = [_Columns.of(self._ops, nodes) for nodes in self._graph.all_nodes()]
+        found = [value for part in columns for value in self._users_of_derived(part)]
+        if not self._changes:
+            return found
         for part in columns:
             self._follow_views(part)
-        found: list[int] = []
         for part in columns:
             for node in self._candidates(part):
                 if self._is_spoiled(part, node):
                     first = int(part.first_value[node])
                     found += range(first, first + int(part.width[node]))
         return found
+
+    def _users_of_derived(self, part: _Columns) -> Iterator[int]:
+        """The values of nodes that use what an example computed from weights alone and changed later."""
+        for change, time, example, made in self._graph.changes_of_derived:
+            for number, op in enumerate(self._ops):
+                if change.spoiled.isdisjoint(op.shared) and not self._saves_weight(op, change.changed):
+                    continue
+                is_used = (part.op_of_node == number) & (part.example_of_node == example) & (part.first_value < time)
+                for node in np.flatnonzero(is_used).tolist():
+                    values = range(int(part.first_value[node]), int(part.first_value[node] + part.width[node]))
+                    if made not in values or not change.spoiled.isdisjoint(op.shared):
+                        yield from values
 
     def _follow_views(self, part: _Columns) -> None:
         """A change of a value is a change of its views."""

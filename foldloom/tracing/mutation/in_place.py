@@ -122,11 +122,16 @@ def set_data(recorder: ActiveRecorder, target: LazyTensor, value: Any) -> None:
 def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor, made: LazyTensor | None = None) -> None:
     """From now on the target stands for the result, and every view of the target for the same view of the result. ``made`` is what the
     function that works in place computed, if it is not the result."""
-    note_change(recorder, target, result if made is None else made)
+    made = result if made is None else made
+    note_change(recorder, target, made)
     kept = Kept(recorder, target)
+    derived = recorder.derived_under(target)
+    result_of_derived = made._value
     _replace(recorder, target, result)
     kept.spoil()
-    note_written(recorder, target, result if made is None else made)
+    note_written(recorder, target, made)
+    if derived is not None:
+        recorder.note_change_of_derived(derived, result_of_derived)
 
 
 def _replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor) -> None:

@@ -73,7 +73,9 @@ def first_call(
     nesting = flatten((args, kwargs), leaves)
     given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
     if not any(type(leaf) is LazyTensor for leaf in leaves):
-        made = recorder.derived.derive(function, nesting, leaves, recorder.signatures.mode_of_op)
+        made = recorder.derived.derive(
+            function, nesting, leaves, recorder.signatures.mode_of_op, recorder.graph.example
+        )
         return _handles_of_derived(recorder, function, args, kwargs, given, made), None
     return _record(recorder, function, args, kwargs, nesting, leaves, given)
 
@@ -168,7 +170,8 @@ def _handles_of_derived(
     base = None if shares_with is None else operands[shares_with]
     if base is not None and type(base) is not LazyTensor:
         return made
-    result = unflatten(nesting, iter([new_handle(Derived(recorder), t, type_of(t), 0) for t in found]))
+    example = recorder.graph.example
+    result = unflatten(nesting, iter([new_handle(Derived(recorder, example), t, type_of(t), 0) for t in found]))
     if base is not None:
         note_views(function, args, kwargs, result, base)
     return result

@@ -37,6 +37,7 @@ from foldloom.tracing.mutation.spoiled import (
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.recording.derivatives import backward
+from foldloom.tracing.recording.derived_changes import derived_under, note_change_of_derived
 from foldloom.tracing.recording.first_calls import (
     call_with_values,
     first_call,
@@ -377,6 +378,12 @@ class Recorder:
 
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         self.flushes.note_change(values, is_ragged, made)
+
+    def derived_under(self, handle: LazyTensor) -> torch.Tensor | None:
+        return derived_under(self, handle)
+
+    def note_change_of_derived(self, tensor: torch.Tensor, made: Any) -> None:
+        note_change_of_derived(self, tensor, made)
 
     def backward(self, handle: LazyTensor, args: Any, kwargs: Any) -> None:
         if self.is_over or scope.recorder is None:
