@@ -277,6 +277,7 @@ ATTRIBUTES = {
     "_forward_pre_hooks": "As above. If it goes: see `register_forward_pre_hook`.",
     "_backward_hooks": "As above. If it goes: see `register_full_backward_hook`.",
     "_backward_pre_hooks": "As above. If it goes: see `register_full_backward_pre_hook`.",
+    "_apply_on_tensors": "Of `torch.utils.hooks.BackwardHook`: puts functions around a module's call, to register hooks on. If it goes: see that class.",
     "_call_impl": "Of a module: what `__call__` calls, one frame less in deep recursions. If it goes: `nn.Module.__call__` as it was.",
     "_compiled_call_impl": "Of a module: what `module.compile()` made. If it goes: see what `nn.Module.__call__` does.",
     "_orig_mod": "Of a compiled module: the module that was compiled. If it goes: see `OptimizedModule`.",

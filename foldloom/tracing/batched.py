@@ -32,7 +32,7 @@ from foldloom.tracing.outcomes import Errors, errors_of, outcome_of, result_or_e
 from foldloom.tracing.pace import Paces, run_alone
 from foldloom.tracing.recording.numbers import VaryingNumbers
 from foldloom.tracing.recording.recorder import Recorder
-from foldloom.tracing.scope import recording_into, scope
+from foldloom.tracing.scope import computing, recording_into, scope
 from foldloom.tracing.weights import Weights
 
 P = ParamSpec("P")
@@ -189,7 +189,8 @@ class Batched(Generic[P, R, Results]):
 
     def _run(self, planned: Planned, back: GivenBack) -> Any:
         kernels = kernels_of(planned.plan.ops, self.function, Weights(self.function))
-        blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
+        with computing():
+            blocks = execute(planned, kernels, self._device_of(planned), apart=not self.stack)
         return self._give_back(planned, blocks, back)
 
     def _give_back(self, planned: Planned, outputs: Any, back: GivenBack) -> Any:

@@ -70,6 +70,8 @@ class _Scope(threading.local):
     """The line of a function that is being captured, which has no frame."""
     undo: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
     """While somebody only looks at what a program does: tensors that it has changed, each with its memory and the numbers before."""
+    computes: bool = False
+    """Whether what is recorded is being computed."""
     running: tuple[torch.nn.Module, ...] = ()
     """The cells whose functions are being called, outermost first."""
 
@@ -109,6 +111,19 @@ class recording_into:  # noqa: N801 (used like a function)
 def recording_paused() -> recording_into:
     """What is called within runs at once."""
     return recording_into(None)
+
+
+class computing:  # noqa: N801 (used like a function)
+    """What is called within computes what was recorded, for many examples or for one. Nothing is recorded."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = scope.recorder, scope.computes
+        scope.recorder, scope.computes = None, True
+
+    def __exit__(self, *_: object) -> None:
+        scope.recorder, scope.computes = self._before
 
 
 unwatched = DisableTorchFunction

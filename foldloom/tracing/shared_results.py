@@ -10,7 +10,7 @@ import torch
 
 from foldloom.execution.dead_ends import view_without_gradient
 from foldloom.pytrees import flatten
-from foldloom.tracing.mutation.views import Unbound, Views, root_of
+from foldloom.tracing.mutation.views import Unbound, Views, as_inference, is_of_inference
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_cut
 
@@ -110,20 +110,15 @@ class InferenceResult:
     comes_last = False
 
     def belongs_to(self, result: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode():
-            return result.clone()
+        return as_inference(result)
 
 
 def noting_inference(recorder: Recorder, outputs: Sequence[LazyTensor], known: Sequence[Any]) -> list[Any]:
-    """What is known of outputs, with those that torch would not let autograd see. A view of another tensor is what that is."""
-    found = list(known)
-    for number, output in enumerate(outputs):
-        root = root_of(output)
-        is_value = found[number] is None and root._recorder is recorder
-        first = root._value if not root._type.ragged else next(iter(root._value), -1)
-        if is_value and recorder.tensor_given_as(root) is None and recorder.graph.is_of_inference(first):
-            found[number] = InferenceResult()
-    return found
+    """What is known of outputs, with those that torch would not let autograd see."""
+    return [
+        InferenceResult() if of is None and is_of_inference(recorder, output) else of
+        for output, of in zip(outputs, known, strict=True)
+    ]
 
 
 def _row(place: Any) -> Way:

@@ -296,3 +296,36 @@ def row_changed_without_gradients(x: torch.Tensor) -> Any:
 def test_rows_keep_no_history_where_there_are_no_gradients(function: Callable[..., Any]) -> None:
     xs = vectors(3)
     check(function, xs, sources=xs)
+
+
+class _Noting(nn.Module):
+    """Leaves on itself what it computed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = x.tanh()
+        return self.kept * 2
+
+
+def test_what_is_computed_in_inference_mode_and_left_somewhere() -> None:
+    def run(batch: Any) -> Any:
+        net, holders = _Noting(), []
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            holder = nn.Module()
+            holders.append(holder)
+            with torch.inference_mode():
+                holder.inside = net(x)
+                if holder.inside.sum() > 0:
+                    holder.more = holder.inside + 1
+            holder.outside = x * 3
+            return x
+
+        batch(program)([torch.ones(3), -torch.ones(3), torch.ones(3).requires_grad_()])
+        left = [net.kept, *[value for holder in holders for name, value in vars(holder).items() if name[0] != "_"]]
+        return [
+            (value.is_inference(), value.requires_grad, value.tolist())
+            for value in left
+            if isinstance(value, torch.Tensor)
+        ]
+
+    assert run(fl.batch) == run(fl.one_by_one)

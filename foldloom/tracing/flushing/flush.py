@@ -33,7 +33,7 @@ from foldloom.tracing.flushing.reading import GivenReader
 from foldloom.tracing.flushing.saved import saved_by_op, saves_weight
 from foldloom.tracing.functions.saved import SavedBy
 from foldloom.tracing.mutation.guards import Guards
-from foldloom.tracing.scope import recording_paused, unwatched
+from foldloom.tracing.scope import computing, recording_paused, unwatched
 from foldloom.tracing.values.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, LazyTensor
 from foldloom.tracing.weights import DerivedWeights, Weights
 
@@ -389,7 +389,7 @@ class Flushes:
         if observing.observer is not None:
             observing.observer.recorded(recording, new.recorded, cut.nodes)
         try:
-            with recording_paused():
+            with computing():
                 planned, found = self._run(self._session, recording, cut, apart=apart)
         except BaseException:
             self.has_failed = True

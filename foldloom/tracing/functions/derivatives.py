@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 _with_derivative: set[str] = set()
 """Names of operations that were differentiated once."""
@@ -20,8 +21,10 @@ NO_DERIVATIVE: dict[Hashable, Exception] = {}
 
 
 def missing_derivative(results: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> Exception | None:
-    """What backward of a trial call raises because the derivative is not implemented."""
-    roots = [result for result in results if result.grad_fn is not None]
+    """What backward of a trial call raises because the derivative is not implemented. Custom functions have one, and are not to be called in vain."""
+    roots = [
+        result for result in results if result.grad_fn is not None and not isinstance(result.grad_fn, BackwardCFunction)
+    ]
     names = {root.grad_fn.name() for root in roots if root.grad_fn is not None}
     if names <= _with_derivative:
         return None

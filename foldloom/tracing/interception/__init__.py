@@ -14,6 +14,7 @@ from foldloom.tracing.interception.default_dtype import watch_default_dtype
 from foldloom.tracing.interception.modules import watch_modules
 from foldloom.tracing.interception.parameters import watch_parameters
 from foldloom.tracing.interception.transforms import watch_transforms
+from foldloom.tracing.interception.unreached import watch_hooks
 
 
 def watch_all() -> None:
@@ -23,6 +24,7 @@ def watch_all() -> None:
     watch_default_dtype()
     watch_transforms()
     watch_parameters()
+    watch_hooks()
 
 
 class uncompiled:  # noqa: N801 (used like a function)

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from foldloom.errors import ArgumentError
 from foldloom.pytrees import flatten
+from foldloom.torch_private import are_transforms_active
+from foldloom.tracing.interception.unreached import passing_none
 from foldloom.tracing.scope import recording_paused, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor, computed
 
@@ -27,7 +29,7 @@ def _apply_or_record(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
     if recorder is None:
         if LazyTensor in map(type, args):
             return computed(functools.partial(_apply, kind), args, kwargs)
-        return _apply(kind, *args, **kwargs)
+        return _apply_in_batch(kind, *args, **kwargs) if scope.computes else _apply(kind, *args, **kwargs)
     leaves: list[Any] = []
     flatten((args, kwargs), leaves)
     if kind is CheckpointFunction:
@@ -40,6 +42,10 @@ def _apply_or_record(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
         return _apply(kind, *args, **kwargs)
 
 
+def _apply_in_batch(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
+    return _apply(kind if are_transforms_active() else passing_none(kind), *args, **kwargs)
+
+
 @functools.cache
 def function_of(kind: type[Function]) -> Callable[..., Any]:
     """What ``kind.apply`` computes, as a function that can be recorded."""
@@ -47,7 +53,7 @@ def function_of(kind: type[Function]) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and not arg.is_inference()]
         versions = [tensor._version for tensor in tensors]
-        result = _apply(kind, *args, **kwargs)
+        result = _apply_in_batch(kind, *args, **kwargs)
         if [tensor._version for tensor in tensors] != versions:
             raise ArgumentError(
                 f"{kind.__name__} changes its argument in place (`ctx.mark_dirty`), which in a batch others may read. Let its forward "

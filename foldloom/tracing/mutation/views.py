@@ -171,6 +171,21 @@ def root_of(handle: LazyTensor, *, through_data: bool = True) -> LazyTensor:
             return handle
 
 
+def is_of_inference(recorder: Any, handle: LazyTensor) -> bool:
+    """Whether a value is computed in inference mode, within a batch that is not. A view of another tensor is what that is."""
+    root = root_of(handle)
+    if not recorder.graph.inference or root._recorder is not recorder or recorder.tensor_given_as(root) is not None:
+        return False
+    first = root._value if not root._type.ragged else next(iter(root._value), -1)
+    return recorder.graph.is_of_inference(first)  # type: ignore[no-any-return]
+
+
+def as_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in a tensor that autograd must not see."""
+    with torch.inference_mode():
+        return tensor.clone()
+
+
 def leave_base(handle: LazyTensor) -> None:
     """A handle is no longer a view of what it was a view of."""
     group = getattr(handle, "_source", (None, None))[0]

@@ -15,7 +15,7 @@ from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.functional import IN_PLACE_OPERATORS
 from foldloom.tracing.recording.signatures import Signatures
-from foldloom.tracing.scope import ActiveRecorder, in_mode, recording_into, recording_paused
+from foldloom.tracing.scope import ActiveRecorder, computing, in_mode, recording_into
 from foldloom.tracing.values.lazy_tensor import Form, LazyTensor, computed
 
 
@@ -38,7 +38,7 @@ def all_at_once(graph: GraphBuilder) -> Iterator[None]:
         None,
     )  # a mode that torch is never in, so that the fast path leaves all calls to Python
     try:
-        with recording_paused():
+        with computing():
             yield
     finally:
         graph.grad = grad

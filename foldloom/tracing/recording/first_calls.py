@@ -263,8 +263,10 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
         result = function(*args, **kwargs)
     found: list[Any] = []
     shape = flatten(result, found)
+    # What a module computes may have hooks, which must not be called in vain.
+    is_of_torch = not isinstance(getattr(function, "__self__", None), torch.nn.Module)
     missing = missing_derivative(
-        [leaf for leaf in found if is_strided(leaf)], [leaf for leaf in arguments if is_strided(leaf)]
+        [leaf for leaf in found if is_of_torch and is_strided(leaf)], [leaf for leaf in arguments if is_strided(leaf)]
     )
     if missing is not None:
         found = [

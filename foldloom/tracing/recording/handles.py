@@ -21,7 +21,7 @@ from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.spoiled import Spoiled, as_tensor, error_of, numbers_of
-from foldloom.tracing.mutation.views import note_views, row_handles
+from foldloom.tracing.mutation.views import as_inference, is_of_inference, note_views, row_handles
 from foldloom.tracing.recording.signatures import KnownCall, Signatures
 from foldloom.tracing.rules.ragged import together
 from foldloom.tracing.scope import ActiveRecorder
@@ -211,4 +211,6 @@ def _settled_leaf(recorder: RecorderOfHandles, value: Any) -> Any:
     if type(value._recorder) is Spoiled:
         return as_tensor(value, value._detached())
     (tensor,) = recorder.demand((recorder.own(value),), TENSOR)
+    if is_of_inference(recorder, value):
+        return as_inference(tensor)
     return tensor if value.requires_grad else tensor.detach()

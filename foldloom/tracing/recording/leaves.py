@@ -19,7 +19,7 @@ from foldloom.tracing import fast_path
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.in_place import cut_views
-from foldloom.tracing.mutation.views import ArrayCopy, Borrowed, leave_base, root_of
+from foldloom.tracing.mutation.views import ArrayCopy, Borrowed, as_inference, is_of_inference, leave_base, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import DETACHED, TENSOR, Given, LazyTensor, become_tensor
 from foldloom.tracing.weights import Derived
@@ -145,14 +145,15 @@ def let_go(recorder: RecorderOfLeaves) -> None:
         return
     finally:
         observing.observer = observer
+    is_inference = [is_of_inference(recorder, handle) for handle in computed]
     with recording_paused():
         for handle, given in held:
             if given is not None:
                 become_tensor(handle, _same(given))
             elif type(handle._recorder) is Derived:
                 become_tensor(handle, handle._value.clone())
-        for handle, tensor in zip(computed, tensors, strict=True):
-            become_tensor(handle, _same(tensor))
+        for handle, tensor, of_inference in zip(computed, tensors, is_inference, strict=True):
+            become_tensor(handle, as_inference(tensor) if of_inference else _same(tensor))
 
 
 def _first_value(handle: LazyTensor) -> int:
