@@ -311,7 +311,7 @@ def test_what_is_computed_in_inference_mode_and_left_somewhere() -> None:
         net, holders = _Noting(), []
 
         def program(x: torch.Tensor) -> torch.Tensor:
-            holder = nn.Module()
+            holder: Any = nn.Module()
             holders.append(holder)
             with torch.inference_mode():
                 holder.inside = net(x)
