@@ -21,6 +21,7 @@ from foldloom.tracing.interception.unreached import passing_none
 from foldloom.tracing.scope import recording_paused, scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor, computed
 
+_OURS = __name__.partition(".")[0] + "."
 _apply: Callable[..., Any] = Function.__dict__["apply"].__func__
 
 
@@ -43,7 +44,9 @@ def _apply_or_record(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
 
 
 def _apply_in_batch(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
-    return _apply(kind if are_transforms_active() else passing_none(kind), *args, **kwargs)
+    """Not where a transform takes the function apart. Functions of ours see to it themselves."""
+    is_ours = kind.__module__.startswith(_OURS)
+    return _apply(kind if is_ours or are_transforms_active() else passing_none(kind), *args, **kwargs)
 
 
 @functools.cache
