@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.hooks import BackwardHook
 
 FOLDLOOM = Path(__file__).parents[2] / "foldloom"
 HERE = FOLDLOOM / "torch_private"
@@ -103,7 +104,7 @@ def test_torch_has_it(path: str, doc: str) -> None:
 def test_torchs_objects_have_the_attributes() -> None:
     compiled = torch.compile(torch.nn.Linear(1, 1))
     storage = torch.zeros(1).untyped_storage()
-    things = [torch.zeros(1), storage, torch.nn.LSTM(1, 1), compiled, torch.ops.aten.add.Tensor]
+    things = [torch.zeros(1), storage, torch.nn.LSTM(1, 1), compiled, torch.ops.aten.add.Tensor, BackwardHook]
     for name, doc in rows("ATTRIBUTES").items():
         if not any(hasattr(thing, name) for thing in things):
             pytest.fail(
