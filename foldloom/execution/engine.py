@@ -78,6 +78,9 @@ class Planned:
     def __str__(self) -> str:
         return f"{len(self)} examples: {self.plan.statistics()}"
 
+    def __repr__(self) -> str:
+        return f"Planned({self})"
+
 
 def _check_column(op: Op, column: Column, rows: int) -> None:
     """An array with so many rows of the op's type, or a tuple of tensors."""

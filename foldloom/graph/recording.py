@@ -6,6 +6,7 @@ that were given but no weights: cells are named, not held.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +46,14 @@ class Recording:
 
     def __str__(self) -> str:
         return f"recording: {self.graph}"
+
+    def __repr__(self) -> str:
+        counts = Counter[str]()
+        for op, count in zip(self.graph.ops, np.bincount(self.graph.op_of_node).tolist(), strict=False):
+            if not op.is_input:
+                counts[op.label or op.key] += count
+        calls = ", ".join(f"{count:,} x {name}" for name, count in counts.items())
+        return f"Recording({self.graph.node_count:,} nodes{': ' if calls else ''}{calls})"
 
 
 def refuse_tracked(ops: Sequence[Op]) -> None:

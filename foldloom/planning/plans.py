@@ -274,6 +274,9 @@ class Plan:
         lines += [f"output  {self._describe(read)}" for read in self.outputs]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"Plan({self.statistics()})"
+
     def _describe(self, read: Read) -> str:
         if read.access is Access.SLICE:
             return f"{read.arena}[{read.start}:{read.start + read.size}]"

@@ -182,6 +182,12 @@ class Profile:
     def __str__(self) -> str:
         return str(self.text())
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return self.text()._repr_html_()
+
     def _summary(self) -> Iterator[Line]:
         steps = [view_of_step(run.plan, step, 0, step.op) for run in self.runs for step in run.plan.steps]
         nodes = sum(step.size for step in steps)

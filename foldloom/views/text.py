@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple, TextIO
 
 HEADING, NAME, FAINT, WARNING, GOOD = "bold", "cyan", "dim", "yellow", "bold green"
@@ -56,6 +57,14 @@ class Text:
     def __str__(self) -> str:
         return "\n".join("".join(piece.text for piece in line).rstrip() for line in self.lines)
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: as wide as it is, in the colours of a terminal."""
+        lines = ["".join(_in_html(piece) for piece in line).rstrip() for line in self.lines]
+        return f'<pre style="overflow-x: auto; white-space: pre">{chr(10).join(lines)}</pre>'
+
     def __rich__(self) -> Any:
         from rich.text import Text as RichText
 
@@ -71,6 +80,21 @@ class Text:
             Console(file=out, soft_wrap=True).print(self)
         else:
             out.write(f"{self}\n")
+
+
+_IN_HTML = {
+    HEADING: "font-weight: bold",
+    NAME: "color: #0086a8",
+    FAINT: "opacity: 0.6",
+    WARNING: "color: #b07d00",
+    GOOD: "font-weight: bold; color: #2a8a3e",
+}
+
+
+def _in_html(piece: Piece) -> str:
+    """In colours that can be read on white and on black."""
+    words = escape(piece.text)
+    return f'<span style="{_IN_HTML[piece.style]}">{words}</span>' if piece.style else words
 
 
 def heading(words: str) -> Line:
