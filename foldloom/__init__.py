@@ -11,6 +11,7 @@ if _typing.TYPE_CHECKING:
     from foldloom.graph.recording import Recording
     from foldloom.planning.plans import Plan
     from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+    from foldloom.streaming import Stream, StreamStatistics, stream
     from foldloom.tracing import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each, vmap
     from foldloom.tracing.storing import load, save
     from foldloom.views import Page, Profile, explain, profile, show
@@ -31,6 +32,8 @@ __all__ = [
     "Recording",
     "Scheduler",
     "StaticModel",
+    "Stream",
+    "StreamStatistics",
     "batch",
     "batching",
     "cell",
@@ -47,6 +50,7 @@ __all__ = [
     "save",
     "show",
     "static_model",
+    "stream",
     "vmap",
 ]
 
@@ -59,6 +63,7 @@ lazy_imports.load_on_demand(
         "graph.recording": ["Recording"],
         "planning.plans": ["Plan"],
         "planning.schedulers": ["ByAgenda", "ByDepth", "OneByOne", "Scheduler"],
+        "streaming": ["Stream", "StreamStatistics", "stream"],
         "tracing": [
             "Batched",
             "Cell",

@@ -108,6 +108,21 @@ class Buffers:
         if token is not None and token.requires_grad:
             self._tokens[number] = Grow.apply(token, self._new_token(number))
 
+    def size_of(self, filled: Sequence[int]) -> int:
+        """How many bytes the values take of which so many are in each arena."""
+        return sum([count * rows.stride(0) * rows.itemsize for count, rows in zip(filled, self._rows, strict=False)])
+
+    def keep(self, rows_of_arena: Sequence[Ints]) -> None:
+        """Move these rows to the beginning of other buffers; the rest is forgotten. There are no gradients."""
+        for number, rows in enumerate(rows_of_arena):
+            old = self._rows[number]
+            shape = (max(2 * len(rows), self._shapes[number][0] // 2), *old.shape[1:])
+            self._rows[number] = empty(shape, old.dtype, self._device)
+            self._rows[number][: len(rows)].copy_(old.index_select(0, torch.from_numpy(rows).to(self._device)))
+            self._shapes[number] = shape
+        self._tokens.clear()
+        self._unwritten = []
+
     def _token(self, arena: int) -> torch.Tensor:
         token = self._tokens.get(arena)
         if token is None:

@@ -106,7 +106,6 @@ class Session:
         self._placed = Placed()
         self._buffers = Buffers(device)
         self.failures = Failures()
-        self.plans: list[Plan] = []
 
     def run(
         self,
@@ -120,8 +119,19 @@ class Session:
         """Run what was asked since the last part. ``earlier`` are the numbers of the values that come from before. Members that fail are in
         `failures` afterwards."""
         planned = prepare(part, self._scheduler, self._placed, earlier, example_of_node)
-        self.plans.append(planned.plan)
         return planned, execute(planned, kernels, self._device, self._buffers, apart=apart, failures=self.failures)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the values take, with their places."""
+        return self._buffers.size_of(self._placed.filled) + self._placed.size
+
+    def keep(self, values: Ints) -> None:
+        """Only these values are left, with new numbers from 0 on. There are no gradients."""
+        rows_of_arena = self._placed.keep(values)
+        self.failures.keep(rows_of_arena)
+        with outside_inference_mode():
+            self._buffers.keep(rows_of_arena)
 
     def place_of(self, value: int) -> tuple[int, int]:
         """The arena and row of a value that has been computed."""

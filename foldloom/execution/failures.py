@@ -72,6 +72,14 @@ class Failures:
         new, self._new = self._new, []
         return new
 
+    def keep(self, rows_of_arena: Sequence[Ints]) -> None:
+        """Only these rows are left, in this order."""
+        before, self._rows_of_arena = self._rows_of_arena, {}
+        for arena, failed in before.items():
+            found = {new: failed[old] for new, old in enumerate(rows_of_arena[arena].tolist()) if old in failed}
+            if found:
+                self._rows_of_arena[arena] = found
+
     def among(self, plan: Plan, step: Step) -> dict[int, Failure]:
         """The members of a step that read failed values."""
         found: dict[int, Failure] = {}
@@ -120,6 +128,11 @@ class Separated:
                 raise
             except Exception as error:
                 self.errors[member] = self._own_error(member, error)
+
+    def take_errors(self) -> list[tuple[int, Exception]]:
+        """What members have raised. From now on only who asks holds it: the frames of an error hold this object."""
+        errors, self.errors = self.errors, {}
+        return [*errors.items()]
 
     def spans(self, member: int) -> list[tuple[int, int]]:
         """The rows of a member in each block of outputs."""

@@ -162,7 +162,7 @@ def _note(
     failures: Failures,
 ) -> None:
     """Note the members that have failed of themselves."""
-    for member, error in separated.errors.items():
+    for member, error in separated.take_errors():
         order = int(plan.examples_of(step)[member]), int(plan.nodes[step.first + member])
         failure = Failure(error, kernel.op, _explain(kernel, operands, plan, number, step, error, member), order)
         failures.mark(failure, step.writes, separated.spans(member))

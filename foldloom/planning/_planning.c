@@ -1176,7 +1176,8 @@ static PyObject *cut(PyObject *self, PyObject *args)
         goto done;
     if (!are_below(pending.op_of_node, 0, pending.op_count, "op") || !are_below(pending.operands, 0, value_count, "operand") ||
         !are_below(pending.lengths, 0, LONGEST, "length") || !are_below(pending.outputs, 0, value_count, "output") ||
-        !are_below(pending.roots, 0, value_count, "value") || !are_below(pending.example_of_node, 0, example_count, "example"))
+        !are_below(pending.roots, 0, value_count, "value") ||
+        !are_below(pending.example_of_node, 0, pending.in_turn ? example_count : MOST_VALUES, "example"))
         goto done;
     Py_ssize_t nodes = pending.nodes = pending.op_of_node.size;
     pending.left_before = first_of_left.size;

@@ -24,12 +24,29 @@ class Placed:
         self._count = 0
 
     @property
+    def size(self) -> int:
+        """Of the places, in bytes."""
+        return self.arena_of_value.nbytes + self.row_of_value.nbytes
+
+    @property
     def arena_of_value(self) -> Ints:
         return self._places[0, : self._count]
 
     @property
     def row_of_value(self) -> Ints:
         return self._places[1, : self._count]
+
+    def keep(self, values: Ints) -> list[Ints]:
+        """Only these values are left, with new numbers from 0 on; for each arena the rows that they were in, in their new order."""
+        arenas, rows = self.arena_of_value[values], self.row_of_value[values]
+        rows_of_arena = [rows[arenas == arena] for arena in range(len(self.arenas))]
+        self._places = np.empty((2, 2 * len(values) + 1024), np.int64)
+        self._count = len(values)
+        self.arena_of_value[:] = arenas
+        for arena, kept in enumerate(rows_of_arena):
+            self.row_of_value[arenas == arena] = np.arange(len(kept))
+        self.filled = [len(kept) for kept in rows_of_arena]
+        return rows_of_arena
 
     def add(self, arena_of_value: Ints, row_of_value: Ints, filled: list[int]) -> None:
         before, self._count = self._count, self._count + len(arena_of_value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -25,6 +25,7 @@ from foldloom.tracing.cells.bodies import single_ops
 from foldloom.tracing.cells.lookup import cell_of_module, find_cell
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.kernels import is_function, kernels_of
+from foldloom.tracing.in_fibers import fibers_of
 from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.mutation.spoiled import raise_if_spoiled
 from foldloom.tracing.one_example import add_line, record_example
@@ -124,38 +125,28 @@ class Batched(Generic[P, R, Results]):
         return results
 
     def _call_outermost(self, recorder: Recorder, examples: list[tuple[Any, ...]], interrupts: Interrupts) -> Any:
-        fibers = Fibers(recorder.flushes.flush_and_tell, noun="example", function=self.function, interrupts=interrupts)
-        recorder.flushes.on_demand = fibers.park
-        fibers.settled = recorder.settled
-        fibers.can_go_on = lambda: not recorder.flushes.has_failed
-        fibers.is_of_later = _is_of_later
-        recorder.fibers = recorder.outside.fibers = fibers
-        recorder.outside.examples = examples
+        failed: dict[int, CellError] = {}
+
+        def advance(kinds: set[Hashable]) -> list[tuple[int, CellError]]:
+            recorder.flushes.flush(kinds)
+            new = recorder.flushes.take_failed()
+            failed.update(new)
+            return [*new.items()]
+
+        fibers = fibers_of(recorder, self.function, interrupts, advance)
+        recorder.outside.examples = dict(enumerate(examples))
         recorder.flushes.keeps_failures = self.errors == "return"
         try:
             with recording_into(recorder), automatic_cells(recorder, self.automatic_cells):
-                taken = template_of if self.stack else patched
-                record_one = partial(record_example, recorder, self.function, taken)
-                tasks: list[Callable[[], Any]] = [partial(record_one, args, n) for n, args in enumerate(examples)]
-                if self.errors == "return":
-                    tasks = [partial(outcome_of, task) for task in tasks]
-                back = GivenBack()
-                outcomes = _run_examples(recorder, fibers, tasks)
-                for outputs, of_example, template in [done for done in outcomes if type(done) is tuple]:
-                    if self.stack:
-                        raise_if_spoiled(of_example)
-                    back.add(of_example)
-                    recorder.graph.add_result(outputs, template)
-            recorder.inputs.check_copies()
-            graph = recorder.graph
-            if torch.is_grad_enabled():
-                back.requires_grad = graph.requires_grad(graph.outputs)
+                outcomes = _run_examples(recorder, fibers, self._tasks(recorder, examples))
+            back = self._given_back(recorder, outcomes)
             if self.errors == "return":
                 results = iter(self._give_back(*recorder.flushes.finish(apart=True), back))
-                return together(outcomes, recorder.flushes.failed, results, partial(add_line, recorder=recorder))
+                failed = recorder.flushes.take_failed() | failed
+                return together(enumerate(outcomes), failed, results, partial(add_line, recorder=recorder))
             if recorder.flushes.has_begun or recorder.flushes.gradients:
                 return self._give_back(*recorder.flushes.finish(apart=not self.stack), back)
-            planned = prepare(graph.close(), self.scheduler)
+            planned = prepare(recorder.graph.close(), self.scheduler)
             with recorder.guards.as_recorded():
                 return self._run(planned, back)
         except (CellError, IndexError) as error:
@@ -163,6 +154,25 @@ class Batched(Generic[P, R, Results]):
             raise
         finally:
             recorder.end()
+
+    def _tasks(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> list[Callable[[], Any]]:
+        taken = template_of if self.stack else patched
+        record_one = partial(record_example, recorder, self.function, taken)
+        tasks: list[Callable[[], Any]] = [partial(record_one, args, n) for n, args in enumerate(examples)]
+        return [partial(outcome_of, task) for task in tasks] if self.errors == "return" else tasks
+
+    def _given_back(self, recorder: Recorder, outcomes: list[Any]) -> GivenBack:
+        """Have the results of the examples computed; what is known of them."""
+        back = GivenBack()
+        for outputs, of_example, template in [outcome for outcome in outcomes if type(outcome) is tuple]:
+            if self.stack:
+                raise_if_spoiled(of_example)
+            back.add(of_example)
+            recorder.graph.add_result(outputs, template)
+        recorder.inputs.check_copies()
+        if torch.is_grad_enabled():
+            back.requires_grad = recorder.graph.requires_grad(recorder.graph.outputs)
+        return back
 
     def _call_within(self, recorder: Recorder, examples: list[tuple[Any, ...]]) -> Any:
         """Inside another batch the examples join it: everything is recorded there."""
@@ -329,10 +339,6 @@ def _run_within(recorder: Recorder, example: int, function: Callable[..., Any], 
     """An example of a batch inside another. What it records belongs to the outer example, whoever had the turn before."""
     recorder.graph.begin(example)
     return function(*args)
-
-
-def _is_of_later(error: BaseException, example: int) -> bool:
-    return isinstance(error, CellError) and error.example is not None and error.example > example
 
 
 def _device_of_inputs(planned: Planned) -> torch.device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from foldloom.errors import ArgumentError, CellError, SharedStateError
@@ -62,15 +62,15 @@ def line_of(error: BaseException) -> str | None:
 
 
 def together(
-    outcomes: Sequence[Any],
+    outcomes: Iterable[tuple[int, Any]],
     failed: Mapping[int, CellError],
     results: Iterator[Any],
     add_line: Callable[[Exception], None],
 ) -> list[Any]:
-    """For each example what it returned, or what it raised. ``failed`` has the errors of operations, which had been recorded before
+    """For each example, given with its number, what it returned, or what it raised. ``failed`` has the errors of operations, which had been recorded before
     whatever the example has raised itself; ``results`` those of the examples that have not raised, in order."""
     found: list[Any] = []
-    for number, outcome in enumerate(outcomes):
+    for number, outcome in outcomes:
         result = next(results) if type(outcome) is tuple else None
         error = failed.get(number, outcome.error if type(outcome) is Raised else None)
         found.append(result if error is None else noted(error, number))

@@ -68,7 +68,7 @@ class _Backward:
 
     def watch(self, results: Any, spent: _Spent, count: int) -> None:
         for node in {tensor.grad_fn for tensor in _tensors_in(results) if tensor.grad_fn is not None}:
-            node.register_prehook(partial(self._reached, spent, count))  # type: ignore[arg-type]
+            node.register_prehook(partial(self._reached, spent, count))
 
     def _reached(self, spent: _Spent, count: int, _grads: Any) -> None:
         now = clock()

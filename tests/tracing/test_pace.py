@@ -120,7 +120,7 @@ def test_backward_counts(
 
     def twice(x: Tensor) -> Tensor:
         clock.example()
-        return Square.apply(x, scope.recorder is not None)  # type: ignore[no-any-return]
+        return Square.apply(x, scope.recorder is not None)
 
     batched = fl.batch(twice, stack=stack)
     for _ in range(25):

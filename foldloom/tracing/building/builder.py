@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from foldloom.tracing.fast_path import examples_of_nodes, numbers
 from foldloom.tracing.functions.histories import ALWAYS
 from foldloom.tracing.scope import user_line
 from foldloom.tracing.weights import ChangeOfDerived, named_by_path
+
+T = TypeVar("T")
 
 _NONE = np.empty(0, np.int64)
 
@@ -154,6 +156,7 @@ class GraphBuilder:
         "grad",
         "histories",
         "inference",
+        "is_endless",
         "joins_freely",
         "lengths",
         "module_states",
@@ -222,6 +225,8 @@ class GraphBuilder:
         """Whether `calls` may be asked for calls with any number, by its kind: see `recording.numbers`."""
         self.cells = cells
         """Cells of modules that the user named as cells, by the identity of the module."""
+        self.is_endless = False
+        """Whether examples come and go: then nodes are not counted by example."""
         self.module_states = module_states
         """The state in which each of torch's modules was called: see `mutation.guards`."""
 
@@ -327,7 +332,8 @@ class GraphBuilder:
         self.results.append(result)
 
     def _examples(self) -> Examples:
-        return Examples.of(self._segments, len(self.op_of_node), len(self.results))
+        examples = Examples.of(self._segments, len(self.op_of_node), len(self.results))
+        return Examples(examples.of_node, 1, False) if self.is_endless else examples
 
     # ---- Histories.
 
@@ -378,6 +384,21 @@ class GraphBuilder:
         """Whether a node has read any of these values."""
         operands = [*[nodes.operands for nodes in self._taken], numbers(self.operands)]
         return any(np.isin(values, column).any() for column in operands)
+
+    # ---- Forgetting.
+
+    def keep(self, moved: Mapping[int, int]) -> None:
+        """Of all values keep these, under other numbers. All nodes have been taken and computed, and there are no gradients."""
+        was_of_inference = [number for value, number in moved.items() if self.is_of_inference(value)]
+        goes_on = bool(self.inference) and self.inference[-1][1] is None
+        self.value_count = self._first_value = len(moved)
+        self.inference = [(number, number + 1) for number in was_of_inference]
+        self.inference += [(self.value_count, None)] if goes_on else []
+        self.number_of_value = kept(self.number_of_value, moved)
+        self.written = {moved[view]: moved[base] for view, base in self.written.items() if {view, base} <= moved.keys()}
+        self.copies = {moved[value] for value in self.copies if value in moved}
+        self._taken.clear()
+        self.histories.keep(self.value_count)
 
     # ---- Taking nodes away.
 
@@ -443,6 +464,11 @@ class GraphBuilder:
     def _close_inputs(self) -> tuple[Column, ...]:
         columns = sorted(self._columns.values(), key=lambda column: column.op_number)
         return tuple([column.close() for column in columns if column.values])
+
+
+def kept(of_value: Mapping[int, T], moved: Mapping[int, int]) -> dict[int, T]:
+    """What is known of values that are kept under other numbers."""
+    return {moved[value]: known for value, known in of_value.items() if value in moved}
 
 
 def _renamed(shared: tuple[Hashable, ...], weights: Mapping[str, str]) -> tuple[Hashable, ...]:

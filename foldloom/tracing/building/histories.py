@@ -41,6 +41,10 @@ class Histories:
         """The rules of an op, by its number."""
         return self._rules[op]
 
+    def keep(self, values: int) -> None:
+        """Only so many values are left, of which none requires grad."""
+        self._flags = bytearray(values)
+
     def rewind(self, values: int) -> None:
         """Forget the flags of later values."""
         del self._flags[values:]

@@ -10,7 +10,8 @@ import functools
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import spare_hooks, type_of
 from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten
-from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder, kept
 from foldloom.tracing.cells.core import Cell, unbatchable
 from foldloom.tracing.mutation.guards import Guards, memory_of
 from foldloom.tracing.mutation.views import ArrayCopy
@@ -30,6 +31,9 @@ from foldloom.tracing.weights import DerivedWeights
 
 Value = tuple[Any, Type]
 """The number of a value in the graph, or for a ragged one the numbers of its rows; and its type."""
+
+_ONLY_HERE = 2
+"""References to an object that is only in a dict and on its way to be counted."""
 
 
 class GivenArray(NamedTuple):
@@ -77,7 +81,8 @@ class Inputs:
         """Tensors that share memory with an array that a program has asked for: it can change, and no version counter tells."""
         self._copies: list[ArrayCopy] = []
         """Arrays that are copies of values."""
-        self._example_of_tensor: dict[int, int] = {}
+        self._example_of_tensor: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        """By the identity of a tensor, which may be gone: the first example that has used it."""
         self._buffers: dict[int, torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
         self._constants_of_sizes: dict[Hashable, tuple[Value, torch.Tensor, int]] = {}
@@ -113,6 +118,20 @@ class Inputs:
             self._rows.pop()
             self._first_rows.pop()
         self._made_in = Counter({key: count for key, count in self._made_in.items() if key[0] < values})
+
+    def keep(self, moved: Mapping[int, int]) -> None:
+        """Of all values keep these, under other numbers. They are computed: rows of tensors are read like others."""
+        self._tensor_of_value = kept(self._tensor_of_value, moved)
+        self._users_own = {moved[value] for value in self._users_own if value in moved}
+        self._rows, self._first_rows, self._values_in = [], [], None
+        self._handles = [(handle, tensor) for handle, tensor in self._handles if handle() is not None]
+        self._copies = [copy for copy in self._copies if copy.is_in_use]
+        for number in [number for number in self._in_arrays if getrefcount(self._in_arrays[number]) <= _ONLY_HERE]:
+            del self._in_arrays[number]
+        self._constants, self._made_in = {}, Counter()
+        self._example_of_tensor = {
+            number: found for number, found in self._example_of_tensor.items() if found[0]() is not None
+        }
 
     # ---- Adding inputs.
 
@@ -249,8 +268,13 @@ class Inputs:
             if tensor.requires_grad and tensor.is_leaf:
                 return True
             has_rows = tensor.ndim >= 2
-        example = self._graph.example
-        if not has_rows or self._example_of_tensor.setdefault(id(tensor), example) == example:
+        if not has_rows:
+            return False
+        found = self._example_of_tensor.get(id(tensor))
+        if found is None or found[0]() is not tensor:
+            self._example_of_tensor[id(tensor)] = weakref.ref(tensor), self._graph.example
+            return False
+        if found[1] == self._graph.example:
             return False
         shared[id(tensor)] = tensor
         return True

@@ -34,6 +34,7 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Set
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
@@ -48,10 +49,13 @@ from foldloom.tracing.fibers.crossing import Crossing
 from foldloom.tracing.fibers.example_state import ExampleState
 from foldloom.tracing.fibers.module_state import Slot
 from foldloom.tracing.fibers.order import earlier_unfinished, later_started
-from foldloom.tracing.fibers.tasks import Fiber, Group
+from foldloom.tracing.fibers.tasks import Fiber, Group, OpenGroup, OpenTasks
 from foldloom.tracing.fibers.torch_state import cross_inference_mode
 
 T = TypeVar("T")
+
+_MOST_PASSED_OVER = 8
+"""Where tasks come and go, so often may others go on while one is parked."""
 
 _PATIENCE = 100
 """How often a task that is being ended may try to pause before it is given up."""
@@ -60,7 +64,7 @@ _PATIENCE = 100
 class Fibers:
     """Runs tasks, each in a fiber of its own. One that parks waits for the next `advance` that is for its kind. This is called once
     whenever all tasks are parked or done, with the kinds that it is for, in the torch state of the outermost `run`. It may return tasks of that
-    `run` that end where they are, with the reasons; their results are None.
+    `run` that end where they are, with the reasons; their results are None. It may add kinds, if it has done more.
 
     >>> fibers = Fibers(lambda kinds: print("advance"))
     >>> def task(name):
@@ -76,7 +80,7 @@ class Fibers:
 
     def __init__(
         self,
-        advance: Callable[[Set[Hashable]], Iterable[tuple[int, BaseException]] | None],
+        advance: Callable[[set[Hashable]], Iterable[tuple[int, BaseException]] | None],
         *,
         noun: str = "task",
         function: object = None,
@@ -97,6 +101,7 @@ class Fibers:
         self._waiting: list[Fiber] = []
         """Those that wait until earlier tasks are done."""
         self._ready: deque[Fiber] = deque()
+        self._open: OpenGroup | None = None
         self._state: ExampleState | None = None
         self.failed_at: int | None = None
         """The task that raised, if one did."""
@@ -142,15 +147,38 @@ class Fibers:
             )
         else:
             self._run_outermost(group, fiber)
-        if group.failure is not None:
-            index, error = group.failure
-            group.failure = None
-            error.add_note(f"in {self._noun} {index}")
-            try:
-                raise error
-            finally:
-                del error  # else it would hold this frame, which holds it
-        return group.results
+        self._raise_failure(group)
+        return group.results  # type: ignore[no-any-return]
+
+    def run_open(self, tasks: OpenTasks) -> None:
+        """Run tasks that come while others are under way, until they are over. `advance` is also called when none is left that could
+        go on. An exception ends all."""
+        assert self._hub is None, "one run at a time"
+        self._open = OpenGroup(tasks)
+        self._run_outermost(self._open, getcurrent())
+        self._raise_failure(self._open)
+
+    def _raise_failure(self, group: Group) -> None:
+        if group.failure is None:
+            return
+        index, error = group.failure
+        group.failure = None
+        error.add_note(f"in {self._noun} {index}")
+        try:
+            raise error
+        finally:
+            del error  # else it would hold this frame, which holds it
+
+    def forget_before(self, index: int | None) -> None:
+        """Of an open run: all tasks before this one are done."""
+        assert self._open is not None
+        self._open.forget_before(index)
+        if self._state is not None:
+            self._state.journal.forget_before(index)
+
+    def others_may_write(self) -> AbstractContextManager[None]:
+        """Within it, other threads may write attributes of modules, though a run is under way."""
+        return nullcontext() if self._state is None else self._state.journal.others_may_write()
 
     def park(self, kind: Hashable = None) -> None:
         """Called inside a task: returns after the next `advance` that is for this kind."""
@@ -269,13 +297,13 @@ class Fibers:
                 fiber = self._ready.popleft()
                 if fiber.ending:
                     continue
-            elif self._unstarted and not (self.one_at_a_time and self._unstarted[-1].paused):
-                fiber = self._start(self._unstarted[-1 if self.one_at_a_time else 0])
+            elif (startable := self._startable()) is not None:
+                fiber = self._start(startable)
             elif self._waiting and self._release():
                 continue
             else:
                 self._advance_most(outermost)
-                if outermost.all_started and not outermost.paused:
+                if outermost.is_over():
                     return
                 continue
             if not self._streams_known:
@@ -284,17 +312,26 @@ class Fibers:
                 self._streams_known = True
             group = fiber.group
             fiber.switch()
-            if not group.all_started and fiber.index + 1 == len(group.results):
+            if not group.all_started and group.is_last(fiber.index):
                 group.all_started = True
                 self._unstarted.remove(group)
             if group.failure is not None:
                 index, error = group.failure
                 goes_on = isinstance(error, Exception) and not isinstance(error, SharedStateError) and self.can_go_on()
                 self._end(group, error, after=index if goes_on else -1)
-            if group.all_started and not group.paused:
+            if group.is_over():
                 if group.owner is None:
                     return
                 self._ready.appendleft(group.owner)
+
+    def _startable(self) -> Group | None:
+        """A group of which a task may be started: of the earliest there is, or while they run one at a time, of the innermost."""
+        if not self._unstarted or (self.one_at_a_time and self._unstarted[-1].paused):
+            return None
+        for group in reversed(self._unstarted) if self.one_at_a_time else self._unstarted:
+            if group.can_start:
+                return group
+        return None
 
     def _start(self, group: Group) -> Fiber:
         assert self._hub is not None
@@ -315,12 +352,18 @@ class Fibers:
     def _advance_most(self, outermost: Group) -> None:
         self._parked = [fiber for fiber in self._parked if not fiber.ending]
         kinds = _worth_it([fiber.kind for fiber in self._parked])
+        if outermost.is_open:
+            kinds |= {fiber.kind for fiber in self._parked if fiber.passed_over >= _MOST_PASSED_OVER}
         for index, reason in self._in_state_of(outermost, partial(self._advance, kinds)) or ():
             self._end_one(outermost, index, reason)
         # In the order of the tasks, whoever came first.
         going_on = [fiber for fiber in self._parked if fiber.kind in kinds and not fiber.ending]
         self._ready.extend(sorted(going_on, key=attrgetter("index")))
         self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
+        for fiber in going_on:
+            fiber.passed_over = 0
+        for fiber in self._parked:
+            fiber.passed_over += 1
 
     def _in_state_of(self, outermost: Group, function: Callable[[], T]) -> T:
         """Call a function in the hub, in the torch state around the outermost `run`."""
@@ -444,10 +487,10 @@ class Fibers:
         return threading.get_ident() == self._thread
 
 
-def _worth_it(waiting: list[Hashable]) -> Set[Hashable]:
+def _worth_it(waiting: list[Hashable]) -> set[Hashable]:
     """The kinds to advance now, of those that are waited for: one that is wanted by at least half of all, or else all."""
     kinds = set(waiting)
-    if len(kinds) == 1:
+    if len(kinds) <= 1:
         return kinds
     (most, count), *_ = Counter(waiting).most_common(1)
     return {most} if 2 * count >= len(waiting) else kinds

@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -236,6 +237,26 @@ class Journal:
         if slot is None:
             slot = self.slots[key] = Slot(self, module, name)
         return slot
+
+    def forget_before(self, index: int | None) -> None:
+        """Examples before this one are done: who of them has read what no longer matters."""
+        for slot in self.slots.values():
+            slot.quiet_readers = [reader for reader in slot.quiet_readers if index is not None and reader[0] >= index]
+        for key, (module, readers) in list(self._missed.items()):
+            self._missed[key] = module, [reader for reader in readers if index is not None and reader[0] >= index]
+
+    @contextmanager
+    def others_may_write(self) -> Iterator[None]:
+        """While no example runs, other threads may write."""
+        if not self._may_write:
+            yield
+            return
+        writing.release()
+        self._may_write = False
+        try:
+            yield
+        finally:
+            self._wait_for_other_threads()
 
     # In a fiber.
 

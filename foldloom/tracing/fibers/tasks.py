@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
@@ -22,9 +22,14 @@ _MOST_IDLE = 256
 class Group:
     """The tasks of one call of `run`."""
 
+    is_open = False
+    """Whether tasks may come as long as the run goes on."""
+    can_start = True
+    """Whether the next task may be started now."""
+
     def __init__(self, tasks: list[Callable[[], Any]]) -> None:
-        self.tasks = enumerate(tasks)
-        self.results: list[Any] = [None] * len(tasks)
+        self.tasks: Iterator[tuple[int, Callable[[], Any]]] = enumerate(tasks)
+        self.results: Any = [None] * len(tasks)
         self.state = TorchState.capture()
         self.context: Context = copy_context()
         self.owner: Fiber | None = None
@@ -37,6 +42,59 @@ class Group:
         """Fibers whose task has paused and is not done."""
         self.failure: tuple[int, BaseException] | None = None
         self.late_failures: list[tuple[int, BaseException]] = []
+
+    def is_last(self, index: int) -> bool:
+        """Whether no task comes after this one."""
+        return index + 1 == len(self.results)
+
+    def is_over(self) -> bool:
+        return self.all_started and not self.paused
+
+
+class OpenTasks(Protocol):
+    """Tasks that come while others run, with their numbers. It stops where there is none now, and may go on later."""
+
+    @property
+    def can_start(self) -> bool: ...
+    @property
+    def is_over(self) -> bool: ...
+    def __iter__(self) -> Iterator[tuple[int, Callable[[], None]]]: ...
+    def __next__(self) -> tuple[int, Callable[[], None]]: ...
+
+
+class _Nowhere:
+    """Where the results of open tasks go: they are None."""
+
+    def __setitem__(self, index: int, result: None) -> None: ...
+
+
+class OpenGroup(Group):
+    """Tasks that come while others run."""
+
+    is_open = True
+
+    def __init__(self, tasks: OpenTasks) -> None:
+        super().__init__([])
+        self.tasks = self._open = tasks
+        self.results = _Nowhere()
+
+    @property
+    def can_start(self) -> bool:  # type: ignore[override]
+        return self._open.can_start
+
+    def is_last(self, index: int) -> bool:
+        return False
+
+    def is_over(self) -> bool:
+        return (self.all_started or self._open.is_over) and not self.paused
+
+    def forget_before(self, index: int | None) -> None:
+        """Tasks before this one are done, and of what they left, only the last is ever seen again."""
+        for entries in self.left.values():
+            before = [entry for entry in entries if index is None or entry[0] < index]
+            if before:
+                last = max(before, key=lambda entry: entry[0])
+                entries[:] = [last, *[entry for entry in entries if index is not None and entry[0] >= index]]
 
 
 class Fiber(greenlet):  # type: ignore[misc]
@@ -59,6 +117,8 @@ class Fiber(greenlet):  # type: ignore[misc]
         self.waits_for: Group | None = None
         self.ending = False
         self.refused = 0
+        self.passed_over = 0
+        """How often others went on and it did not."""
         self.has_seeded = False
         """Whether the task has seeded torch's generator."""
         self.states_seen: set[bytes] = set()

@@ -6,7 +6,7 @@ them wait; then `flush` computes what they wait for, together. Everything that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from foldloom.execution.run import Outputs
 from foldloom.graph import Op
 from foldloom.graph.recording import Recording
 from foldloom.planning.schedulers import Scheduler
-from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder, kept
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import Limit, is_caught
 from foldloom.tracing.flushing.gradient_calls import GradientCall, GradientWatch
@@ -86,15 +86,16 @@ class Flushes:
         """Whether a flush has raised."""
         self.keeps_failures = False
         """Whether an operation that fails ends its example alone, and not the batch."""
-        self.failed: dict[int, CellError] = {}
-        """If so, by example, the error of its first operation that has failed."""
-        self._told = 0
+        self._failed: dict[int, CellError] = {}
+        """If so, by example, the error of its first operation that has failed, until `take_failed`."""
         self.waits_for_errors = True
         """Whether calls that may raise are waited for where somebody may catch what they raise."""
         self.limit: Limit | None = None
         """Where the batch begins, if it does not run in fibers."""
         self.refuses: BaseException | None = None
         """What is raised if a value is demanded: while a call is captured, nothing may depend on values."""
+        self.pinned: list[list[int]] = []
+        """Values that calls under way will return, and that nobody has a handle of yet."""
         self._watched: set[int] = set()
         """Values of such calls that are not computed yet."""
 
@@ -126,15 +127,16 @@ class Flushes:
         """A value as Python's number: what programs branch on."""
         if self.refuses is not None:
             raise self.refuses
-        value, known = handle._value, self._numbers
-        if value in known:
-            return known[value]
+        value = handle._value
+        if value in self._numbers:
+            return self._numbers[value]
         if handle._type.shape and handle.numel() != 1:
             raise RuntimeError(f"a Tensor with {handle.numel()} elements cannot be converted to Scalar")
         if not (self.reader.may_follow(value) and self._is_there(value)):
             self._wait_for(handle._type, (value,), NUMBER)
-            if value in known:
-                return known[value]
+            value = handle._value  # values may have been given other numbers meanwhile
+            if value in self._numbers:
+                return self._numbers[value]
         self._raise_failed((handle,))
         return self._read(handle, NUMBER)
 
@@ -229,17 +231,28 @@ class Flushes:
 
     # ---- Errors that a program catches.
 
-    def wait_if_caught(self, op_number: int, values: range) -> None:
-        """After a call that may raise has been recorded: if it stands in a `try`, wait for it, and raise what it raises."""
+    def wait_if_caught(self, op_number: int, values: range) -> int:
+        """After a call that may raise has been recorded: if it stands in a `try`, wait for it, and raise what it raises. The first of its
+        values, which may have been given other numbers meanwhile."""
+        first: int = values.start
         if not values or not self.waits_for_errors or not is_caught(self.limit):
-            return
+            return first
         self._watched.update(values)
-        self._wait_for((_MAY_RAISE, op_number), values, DETACHED)
+        pinned: list[int] = [*values]
+        self.pinned.append(pinned)
+        try:
+            self._wait_for((_MAY_RAISE, op_number), values, DETACHED)
+        finally:
+            self.pinned = [others for others in self.pinned if others is not pinned]
         assert self._session is not None, "what has been waited for was computed by a session"
-        failure = self._session.failures.of(*self._session.place_of(self._pending.number_of(values[0])))
+        failure = self._session.failures.of(*self._session.place_of(self._pending.number_of(pinned[0])))
         if failure is not None:
             failure.error.add_note(f"raised by {failure.op.label or failure.op.key} {self._graph.where()}")
-            raise failure.error
+            try:
+                raise failure.error
+            finally:
+                del failure  # else it would hold this frame, which holds it
+        return pinned[0]
 
     def _raise_uncaught(self, session: Session) -> None:
         """Of the failures of the last flush, those that nobody waits for end the batch."""
@@ -250,7 +263,7 @@ class Flushes:
         uncaught.sort(key=lambda failure: failure.order)
         if self.keeps_failures:
             for failure in uncaught:
-                self.failed.setdefault(failure.order[0], failure.as_cell_error())
+                self._failed.setdefault(failure.order[0], failure.as_cell_error())
         elif uncaught:
             self.has_failed = True
             raise uncaught[0].as_cell_error()
@@ -286,6 +299,23 @@ class Flushes:
         except CellError as error:
             return error if error.example is not None and error.example <= example else None
         return None
+
+    # ---- Forgetting.
+
+    def held_bytes(self) -> int:
+        """How much memory computed values take, whether anybody can reach them or not."""
+        return 0 if self._session is None else self._session.size
+
+    def keep(self, moved: Mapping[int, int]) -> None:
+        """Of all values keep these, under other numbers. All have been computed, and there are no gradients."""
+        assert self._session is not None, "what has been computed was computed by a session"
+        self._session.keep(self._pending.numbers_of([*moved]))
+        self._pending.keep(len(moved))
+        self.reader.forget()
+        self._tensor_of_value = kept(self._tensor_of_value, moved)
+        self._numbers = kept(self._numbers, moved)
+        for pinned in self.pinned:  # where they stand: calls under way hold them
+            pinned[:] = [moved[value] for value in pinned]
 
     # ---- Changes in place.
 
@@ -336,17 +366,25 @@ class Flushes:
         demanded = [found for kind in kinds if (found := self._demanded.pop(kind, None)) is not None]
         self._flush_demanded(demanded, [value for of_kind in demanded for values in of_kind for value in values])
 
-    def flush_and_tell(self, kinds: Set[Hashable]) -> list[tuple[int, CellError]]:
-        """The same; which examples have failed by it, each with its error."""
-        self.flush(kinds)
-        new, self._told = list(self.failed.items())[self._told :], len(self.failed)
-        return new
-
     def flush_all(self) -> None:
         """Compute everything that has been recorded."""
+        self.flush_results((), ())
+
+    def flush_results(self, outputs: Sequence[int], results: Sequence[Any]) -> tuple[Planned, Outputs]:
+        """The same, and these values as the results of examples."""
         demanded = [*self._demanded.values()]
         self._demanded = {}
-        self._flush_demanded(demanded, None)
+        return self._flush_demanded(demanded, None, outputs, results)
+
+    @property
+    def demanded_kinds(self) -> Set[Hashable]:
+        """The types of the values that are waited for."""
+        return self._demanded.keys()
+
+    def take_failed(self) -> dict[int, CellError]:
+        """The examples that have failed since this was last asked, if they do not end the batch, each with its error."""
+        failed, self._failed = self._failed, {}
+        return failed
 
     def finish(self, *, apart: bool) -> tuple[Planned, Outputs]:
         """Compute everything that is still pending, and the results of all examples."""
@@ -354,12 +392,20 @@ class Flushes:
         self.watch_gradients()
         return planned, found
 
-    def _flush_demanded(self, demanded: Sequence[_Demanded], roots: list[int] | None) -> None:
+    def _flush_demanded(
+        self,
+        demanded: Sequence[_Demanded],
+        roots: list[int] | None,
+        outputs: Sequence[int] = (),
+        results: Sequence[Any] = (),
+    ) -> tuple[Planned, Outputs]:
+        """Compute values that are demanded, what ``roots`` depend on, and ``outputs``, which are those of ``results``."""
         wanted = list(dict.fromkeys([value for of_kind in demanded for value in of_kind.tensors]))
         as_numbers = [value for of_kind in demanded for value in of_kind.numbers]
-        planned, rows = self._flush(roots, wanted, (), apart=True)
+        planned, rows = self._flush(roots, [*outputs, *wanted], results, apart=True)
         if wanted:
-            places = zip(planned.plan.block_of_output.tolist(), planned.plan.row_of_output.tolist(), strict=True)
+            blocks = planned.plan.block_of_output[len(outputs) :].tolist()
+            places = zip(blocks, planned.plan.row_of_output[len(outputs) :].tolist(), strict=True)
             histories = self._graph.requires_grad(wanted)
             for value, (block, row), has_history in zip(wanted, places, histories, strict=True):
                 self._tensor_of_value[value] = with_flag(rows[block][row], has_history)
@@ -368,6 +414,7 @@ class Flushes:
             with unwatched():
                 found = self._session.numbers(self._pending.numbers_of(as_numbers))
             self._numbers.update(zip(as_numbers, found, strict=True))
+        return planned, rows
 
     def _flush(
         self, roots: Sequence[int] | None, outputs: Sequence[int], results: Sequence[Any], *, apart: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,10 +34,14 @@ class Outside:
         self._flushes = flushes
         self._mode = current_mode()
         self.fibers: Fibers | None = None
-        self.examples: Sequence[Any] = ()
+        self.examples: Mapping[int, Any] = {}
         """What the examples of the batch consist of."""
         self._owners: dict[int, list[tuple[int, int, int]]] | None = None
         """By memory: an example that was given a part of it, and where the part begins and ends."""
+
+    def forget_owners(self) -> None:
+        """There are other examples now."""
+        self._owners = None
 
     # ---- Before a change.
 
@@ -64,7 +68,7 @@ class Outside:
             return True
         if self._owners is None:
             self._owners = {}
-            for example, args in enumerate(self.examples):
+            for example, args in self.examples.items():
                 for given in _tensors_in(args):
                     self._owners.setdefault(memory_of(given) or 0, []).append((example, *_extent(given)))
         start, end = _extent(tensor)

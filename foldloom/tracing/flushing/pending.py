@@ -73,6 +73,12 @@ class Pending:
         """The same for several that are computed."""
         return self._where[numbers(values)]
 
+    def keep(self, values: int) -> None:
+        """Nothing is pending, and of what has been computed only so many values are left, in this order."""
+        assert not len(self._left.op_of_node), "everything has been computed"
+        self._where = np.concatenate([np.arange(values), np.empty(1024, np.int64)])
+        self._first_new = self._ran = values
+
     def ran(self, cut: Cut) -> None:
         """The last cut has been computed."""
         self._ran += cut.graph.value_count - len(cut.earlier)

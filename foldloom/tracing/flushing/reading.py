@@ -79,6 +79,10 @@ class GivenReader:
         self._packed = array("q")
         """The same for C."""
 
+    def forget(self) -> None:
+        """Values have other numbers now."""
+        self._known.clear()
+
     def read_handle(self, handle: LazyTensor) -> torch.Tensor | None:
         """What a handle stands for."""
         if isinstance(handle._recorder, Given):

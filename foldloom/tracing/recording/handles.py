@@ -58,7 +58,7 @@ def add_node(recorder: RecorderOfHandles, known: KnownCall, operands: list[int],
     types = known.output_types
     value = recorder.graph.add_node(known.op_number, operands, depth, len(types))
     if known.may_raise:
-        recorder.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
+        value = recorder.flushes.wait_if_caught(known.op_number, range(value, value + len(types)))
     if known.returns_one:
         return new_handle(recorder, value, types[0], depth)
     handles = [new_handle(recorder, number, type, depth) for number, type in enumerate(types, value)]
@@ -86,7 +86,7 @@ def add_node_of(recorder: RecorderOfHandles, known: KnownCall, handles: Sequence
     lengths += [rows for type in types if type.ragged]
     value = recorder.graph.add_ragged_node(known.op_number, operands, depth + 1, sum(sizes), lengths)
     if known.may_raise:
-        recorder.flushes.wait_if_caught(known.op_number, range(value, value + sum(sizes)))
+        value = recorder.flushes.wait_if_caught(known.op_number, range(value, value + sum(sizes)))
     outputs: list[LazyTensor] = []
     for type, size in zip(types, sizes, strict=True):
         outputs.append(new_handle(recorder, range(value, value + size) if type.ragged else value, type, depth + 1))
