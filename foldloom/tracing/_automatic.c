@@ -10,17 +10,9 @@
    A guard program works on registers. The first are the arguments of the call, the next is the function itself; a read fills one more. Every
    object that a guard expects is held weakly, where that can be, so that traces keep no model alive. */
 
-#include "_fast_path.h"
+#include "_automatic.h"
 
 #include <stddef.h>
-
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
-#define KNOWS_FRAMES 1
-#define Py_BUILD_CORE_MODULE 1
-#include "internal/pycore_frame.h"
-#else
-#define KNOWS_FRAMES 0 /* other versions of Python have other frames: there are no automatic cells */
-#endif
 
 #define MOST_REGISTERS 128
 #define MOST_STACK (1 << 20) /* bytes */
@@ -40,6 +32,8 @@ typedef enum {
     READ_SLOT,
     READ_ITEM,
     READ_ENTRY,
+    READ_LOCAL,
+    READ_CELL,
     READ_CONSTANT,
     CHECK_IS,
     CHECK_TYPE,
@@ -58,32 +52,22 @@ typedef enum {
 
 static const char *const guard_names[] = {
     "READ_GLOBAL",  "READ_BUILTIN", "READ_CLOSURE",   "READ_DEFAULT", "READ_KEYWORD_DEFAULT", "READ_ATTRIBUTE",
-    "READ_PART",    "READ_SLOT",    "READ_ITEM",      "READ_ENTRY",   "READ_CONSTANT",        "CHECK_IS",
+    "READ_PART",    "READ_SLOT",    "READ_ITEM",      "READ_ENTRY", "READ_LOCAL", "READ_CELL",   "READ_CONSTANT",        "CHECK_IS",
     "CHECK_TYPE",   "CHECK_EQUAL",  "CHECK_HANDLE",   "CHECK_NUMBER", "CHECK_LENGTH",         "CHECK_CODE",
     "CHECK_ABSENT", "CHECK_STATE",  "CHECK_UNHOOKED", "CHECK_KEYS",   "CHECK_SAME",
 };
 
-typedef struct {
+struct Guard {
     GuardKind kind;
     int source;      /* the register that is read from or checked */
-    long number;     /* which item, how many, which other register */
+    long number;     /* which item, how many, which other register, which variable */
     PyObject *name;  /* owned, or NULL: of an attribute, or what is expected */
     PyObject *other; /* owned, or NULL: the dictionary of a module that holds a part */
-} Guard;
-
-typedef struct {
-    PyObject_HEAD PyObject *weak, *attributes;
-    Py_ssize_t guard_count;
-    Guard *guards;
-    Py_ssize_t operand_count;
-    int *operands;     /* registers */
-    int first_free;    /* register: the arguments and the function are before it */
-    PyObject *rebuild; /* makes the result of handles and registers; None if the handles are the result */
-    unsigned long calls;
-} Trace;
+};
 
 static struct {
     PyObject *follows; /* asked whether a function may be captured, and for the form in which torch reports one of its own */
+    PyObject *divide;  /* asked for the code of a function that was divided into segments */
     PyObject *module_call, *module_getattr; /* the codes of nn.Module.__call__ and __getattr__ */
     PyObject *parameter_type;
     PyObject *capture;      /* asked to capture a call */
@@ -97,12 +81,9 @@ static PyObject *name_modules_hooks[4], *name_forward, *name_compiled, *name_par
 
 static int enough_calls = 3; /* of a function, before it is captured */
 
-static __thread int is_asking; /* whether Python is asked here, whose own functions run as ever */
+__thread int is_asking; /* whether Python is asked here, whose own functions run as ever */
 
-/* Takes over the answer of Python's, which is asked by `asked(...)`. */
-#define ASKED(call) (is_asking++, asked(call))
-
-static PyObject *asked(PyObject *answer)
+PyObject *asked(PyObject *answer)
 {
     is_asking--;
     return answer;
@@ -118,6 +99,7 @@ static int trace_traverse(PyObject *self, visitproc visit, void *arg)
         Py_VISIT(trace->guards[i].other);
     }
     Py_VISIT(trace->rebuild);
+    Py_VISIT(trace->appends);
     Py_VISIT(trace->attributes);
     return 0;
 }
@@ -132,6 +114,7 @@ static int trace_clear(PyObject *self)
         Py_CLEAR(trace->guards[i].other);
     }
     Py_CLEAR(trace->rebuild);
+    Py_CLEAR(trace->appends);
     Py_CLEAR(trace->attributes);
     return 0;
 }
@@ -157,7 +140,7 @@ static PyGetSetDef trace_getset[] = {
     {NULL},
 };
 
-static PyTypeObject TraceType = {
+PyTypeObject TraceType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "foldloom.tracing._fast_path.Trace",
     .tp_doc = "What a call of a function records, and the guards that say when.",
     .tp_basicsize = sizeof(Trace),
@@ -172,13 +155,14 @@ static PyTypeObject TraceType = {
     .tp_getset = trace_getset,
 };
 
-/* trace(guards, operands, first_free, rebuild): guards are tuples of kind, source, number, name, other. */
+/* trace(guards, operands, first_free, rebuild, appends): guards are tuples of kind, source, number, name, other. */
 static PyObject *new_trace(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *guards, *operands, *rebuild;
+    PyObject *guards, *operands, *rebuild, *appends;
     int first_free;
-    if (!PyArg_ParseTuple(args, "O!O!iO", &PyTuple_Type, &guards, &PyTuple_Type, &operands, &first_free, &rebuild))
+    if (!PyArg_ParseTuple(args, "O!O!iOO!", &PyTuple_Type, &guards, &PyTuple_Type, &operands, &first_free, &rebuild,
+                          &PyTuple_Type, &appends))
         return NULL;
     Trace *trace = PyObject_GC_New(Trace, &TraceType);
     if (trace == NULL)
@@ -186,6 +170,7 @@ static PyObject *new_trace(PyObject *module, PyObject *args)
     Py_ssize_t guard_count = PyTuple_GET_SIZE(guards), operand_count = PyTuple_GET_SIZE(operands);
     trace->weak = trace->attributes = NULL;
     trace->rebuild = Py_NewRef(rebuild);
+    trace->appends = Py_NewRef(appends);
     trace->guard_count = 0;
     trace->operand_count = operand_count;
     trace->first_free = first_free;
@@ -294,8 +279,16 @@ static int has_keys(PyObject *dict, PyObject *keys)
     return 1;
 }
 
+/* A tensor that was given becomes a value, if it should be one. */
+static int own_given(PyObject *recorder, PyObject *handle)
+{
+    PyObject *owned = ASKED(PyObject_CallFunctionObjArgs(told.own, recorder, handle, NULL));
+    Py_XDECREF(owned);
+    return owned == NULL ? -1 : 0;
+}
+
 /* What a guard reads, as a new reference; NULL if it is not there, or after a failure. */
-static PyObject *read_by(const Guard *guard, PyObject *source)
+static PyObject *read_by(const Guard *guard, PyObject *recorder, PyObject *source, PyObject *const *variables)
 {
     PyObject *found = NULL, *dict;
     switch (guard->kind) {
@@ -345,6 +338,15 @@ static PyObject *read_by(const Guard *guard, PyObject *source)
         break;
     case READ_ENTRY:
         found = PyDict_Check(source) ? PyDict_GetItemWithError(source, guard->name) : NULL;
+        break;
+    case READ_LOCAL:
+        found = variables == NULL ? NULL : variables[guard->number];
+        if (found != NULL && is_given_handle(recorder, found) && own_given(recorder, found) < 0)
+            return NULL;
+        break;
+    case READ_CELL:
+        found = variables == NULL ? NULL : variables[guard->number];
+        found = found == NULL || !PyCell_Check(found) ? NULL : PyCell_GET(found);
         break;
     case READ_CONSTANT:
         found = referred(guard->name);
@@ -402,12 +404,12 @@ static Outcome check_by(const Guard *guard, PyObject *recorder, PyObject *const 
 }
 
 /* Whether all guards hold. Fills registers with new references, up to `filled`. */
-static Outcome holds(const Trace *trace, PyObject *recorder, PyObject **registers, int *filled)
+static Outcome holds(const Trace *trace, PyObject *recorder, PyObject *const *variables, PyObject **registers, int *filled)
 {
     for (Py_ssize_t i = 0; i < trace->guard_count; i++) {
         const Guard *guard = &trace->guards[i];
         if (guard->kind <= READ_CONSTANT) {
-            PyObject *found = read_by(guard, registers[guard->source]);
+            PyObject *found = read_by(guard, recorder, registers[guard->source], variables);
             if (found == NULL)
                 return PyErr_Occurred() ? FAILED : UNKNOWN;
             registers[(*filled)++] = found;
@@ -421,9 +423,66 @@ static Outcome holds(const Trace *trace, PyObject *recorder, PyObject **register
     return FOUND;
 }
 
+static const char *const part_names[] = {"OUTPUT", "READ", "CONSTANT", "TUPLE", "LIST", "MADE"};
+
+/* What is built by a plan of handles and registers: see `body_builder.py`. */
+static PyObject *built(PyObject *plan, PyObject *handles, PyObject *const *registers, int filled)
+{
+    PyObject *content, *maker = NULL;
+    int kind;
+    if (!PyArg_ParseTuple(plan, "iO|O", &kind, &content, &maker))
+        return NULL;
+    if (kind == CONSTANT)
+        return Py_NewRef(content);
+    if (kind == OUTPUT || kind == READ) {
+        long number = PyLong_AsLong(content);
+        if (number < 0 || number >= (kind == OUTPUT ? PyTuple_GET_SIZE(handles) : filled)) {
+            PyErr_SetString(PyExc_SystemError, "a result is built of what is not there");
+            return NULL;
+        }
+        return Py_NewRef(kind == OUTPUT ? PyTuple_GET_ITEM(handles, number) : registers[number]);
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(content);
+    PyObject *items = kind == TUPLE ? PyTuple_New(size) : PyList_New(size);
+    for (Py_ssize_t i = 0; items != NULL && i < size; i++) {
+        PyObject *item = built(PyTuple_GET_ITEM(content, i), handles, registers, filled);
+        if (item == NULL)
+            Py_CLEAR(items);
+        else if (kind == TUPLE)
+            PyTuple_SET_ITEM(items, i, item);
+        else
+            PyList_SET_ITEM(items, i, item);
+    }
+    if (items != NULL && kind == MADE)
+        Py_SETREF(items, ASKED(PyObject_CallOneArg(maker, items)));
+    return items;
+}
+
+/* Appends to lists what the call appends. */
+static int append(PyObject *appends, PyObject *handles, PyObject *const *registers, int filled)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(appends); i++) {
+        int number;
+        PyObject *plan;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(appends, i), "iO!", &number, &PyTuple_Type, &plan))
+            return -1;
+        if (number < 0 || number >= filled) {
+            PyErr_SetString(PyExc_SystemError, "something is appended to what is not there");
+            return -1;
+        }
+        PyObject *item = built(plan, handles, registers, filled);
+        int failed = item == NULL || PyList_Append(registers[number], item) < 0;
+        Py_XDECREF(item);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
 /* The result of a call as one node, if the guards of the trace hold: whether they do is said apart, because a call that somebody may
    catch the errors of is left to Python all the same. */
-static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, PyObject **result, int *is_held)
+Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, PyObject *const *variables, PyObject **result,
+               int *is_held)
 {
     PyObject *registers[MOST_REGISTERS], *operands[MOST_REGISTERS], *handles = NULL;
     int filled = 0;
@@ -435,7 +494,7 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
         }
         registers[filled] = Py_NewRef(given[filled]);
     }
-    Outcome outcome = holds(trace, recorder, registers, &filled);
+    Outcome outcome = holds(trace, recorder, variables, registers, &filled);
     *is_held = outcome == FOUND;
     if (outcome == FOUND) {
         for (Py_ssize_t i = 0; i < trace->operand_count; i++)
@@ -450,12 +509,12 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
                 outcome = record_automatic(recorder, (PyObject *)trace, operands, trace->operand_count, &handles);
         }
     }
+    if (outcome == FOUND && append(trace->appends, handles, registers, filled) < 0) {
+        Py_CLEAR(handles);
+        outcome = FAILED;
+    }
     if (outcome == FOUND && trace->rebuild != Py_None) {
-        PyObject *tuple = PyTuple_New(filled);
-        for (int i = 0; tuple != NULL && i < filled; i++)
-            PyTuple_SET_ITEM(tuple, i, Py_NewRef(registers[i]));
-        Py_SETREF(handles, tuple == NULL ? NULL : ASKED(PyObject_CallFunctionObjArgs(trace->rebuild, handles, tuple, NULL)));
-        Py_XDECREF(tuple);
+        Py_SETREF(handles, built(trace->rebuild, handles, registers, filled));
         outcome = handles == NULL ? FAILED : FOUND;
     }
     while (filled)
@@ -466,19 +525,6 @@ static Outcome replay(Trace *trace, PyObject *recorder, PyObject *const *given, 
 }
 
 /* ---- What is known of a function, kept with its code. */
-
-typedef struct {
-    PyObject *function; /* one of torch's, owned, or NULL */
-    PyObject *names;    /* of the arguments that it reports by name, owned */
-    int positions[MOST_ARGUMENTS], position_count,
-        named_positions[MOST_ARGUMENTS]; /* which variables the reported arguments are */
-    int calls;                           /* while nothing was captured */
-    int is_refused;                      /* never to be captured */
-    int misses;                          /* calls that no trace was right for */
-    int hits;                            /* calls that one was right for */
-    int trace_count;
-    PyObject *traces[MOST_TRACES]; /* owned */
-} Known;
 
 #if KNOWS_FRAMES
 
@@ -498,12 +544,12 @@ static void free_known(void *extra)
         forget_traces(known);
         Py_XDECREF(known->function);
         Py_XDECREF(known->names);
+        Py_XDECREF(known->divided);
         PyMem_Free(known);
     }
 }
 
-/* NULL after a failure. */
-static Known *known_of(PyObject *code)
+Known *known_of(PyObject *code)
 {
     void *extra = NULL;
     if (_PyCode_GetExtra(code, extra_index, &extra) < 0)
@@ -576,7 +622,8 @@ static int take_note(Known *known, PyCodeObject *code)
     if (answer == NULL)
         return -1;
     known->calls = 1;
-    known->is_refused = answer == Py_False;
+    known->is_refused = answer == Py_False || answer == Py_None;
+    known->is_divisible = answer == Py_None || answer == Py_True;
     int failed = PyTuple_Check(answer) ? take_form(known, answer) : 0;
     Py_DECREF(answer);
     return failed;
@@ -605,7 +652,7 @@ static Outcome by_trace(Known *known, PyObject *recorder, PyObject *const *given
 {
     for (int i = 0; i < known->trace_count; i++) {
         Trace *trace = (Trace *)Py_NewRef(known->traces[i]);
-        Outcome outcome = replay(trace, recorder, given, result, is_held);
+        Outcome outcome = replay(trace, recorder, given, NULL, result, is_held);
         if (*is_held) {
             known->hits++;
             if (i && i < known->trace_count && known->traces[i] == (PyObject *)trace) { /* what is used often is found soon */
@@ -701,12 +748,8 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
         return UNKNOWN;
     for (int i = 0; i < count; i++) {
         given[i] = frame->localsplus[i];
-        if (given[i] != NULL && is_given_handle(recorder, given[i])) {
-            PyObject *owned = ASKED(PyObject_CallFunctionObjArgs(told.own, recorder, given[i], NULL));
-            Py_XDECREF(owned);
-            if (owned == NULL)
-                return FAILED;
-        }
+        if (given[i] != NULL && is_given_handle(recorder, given[i]) && own_given(recorder, given[i]) < 0)
+            return FAILED;
     }
     given[count] = (PyObject *)frame->f_func;
     int is_held = 0;
@@ -721,6 +764,30 @@ static Outcome as_one_node(_PyInterpreterFrame *frame, Known *known, PyObject **
         return UNKNOWN;
     }
     return capture(frame, result);
+}
+
+/* A function that is no cell as a whole runs by the code that was divided into segments, if there is one and nobody else looks at code. */
+static int run_divided(_PyInterpreterFrame *frame, Known *known)
+{
+    if (around != _PyEval_EvalFrameDefault || current_recorder() == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    if (known->refused_calls < enough_calls) {
+        known->refused_calls++;
+        return 0;
+    }
+    if (known->divided == NULL) {
+        PyObject *answer = ASKED(PyObject_CallOneArg(told.divide, (PyObject *)frame->f_code));
+        if (answer == NULL)
+            return -1;
+        known->is_divisible = known->divided != NULL;
+        Py_DECREF(answer);
+    }
+    PyCodeObject *divided = (PyCodeObject *)known->divided;
+    if (divided != NULL) {
+        Py_SETREF(frame->f_code, (PyCodeObject *)Py_NewRef(divided));
+        frame->prev_instr = _PyCode_CODE(divided) - 1;
+    }
+    return 0;
 }
 
 static int batches;                             /* under way, in all threads */
@@ -744,8 +811,11 @@ static PyObject *evaluate(PyThreadState *state, _PyInterpreterFrame *frame, int 
         (frame->f_code->co_flags & (CO_OPTIMIZED | CO_NEWLOCALS)) == (CO_OPTIMIZED | CO_NEWLOCALS)) {
         if (_PyCode_GetExtra((PyObject *)frame->f_code, extra_index, &extra) < 0)
             return NULL;
-        if (extra == NULL || !((Known *)extra)->is_refused) {
-            Known *known = known_of((PyObject *)frame->f_code);
+        Known *known = extra;
+        if (known != NULL && known->is_refused && known->is_divisible && run_divided(frame, known) < 0)
+            return NULL;
+        if (known == NULL || !known->is_refused) {
+            known = known_of((PyObject *)frame->f_code);
             Outcome outcome = known == NULL ? FAILED : as_one_node(frame, known, &result);
             if (outcome != UNKNOWN)
                 return result;
@@ -827,8 +897,33 @@ static PyObject *refuse(PyObject *module, PyObject *code)
     if (known == NULL)
         return NULL;
     known->calls = 1;
-    known->is_refused = 1;
+    known->is_refused = known->is_divisible = 1;
     forget_traces(known);
+#endif
+    Py_RETURN_NONE;
+}
+
+/* Run a function by a code of its own from now on, which differs by its shortcuts alone; by its own again without one. */
+static PyObject *divide(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *code, *divided = NULL;
+    if (!PyArg_ParseTuple(args, "O!|O!", &PyCode_Type, &code, &PyCode_Type, &divided))
+        return NULL;
+#if KNOWS_FRAMES
+    Known *known = known_of(code), *of_divided = divided == NULL ? NULL : known_of(divided);
+    if (known == NULL || (divided != NULL && of_divided == NULL))
+        return NULL;
+    const PyCodeObject *old = (PyCodeObject *)code, *new = (PyCodeObject *)divided;
+    if (divided != NULL && (old->co_nlocalsplus != new->co_nlocalsplus || old->co_stacksize != new->co_stacksize ||
+                            old->co_flags != new->co_flags)) {
+        PyErr_SetString(PyExc_ValueError, "a divided function has the variables and the stack of the function");
+        return NULL;
+    }
+    if (divided != NULL)
+        of_divided->divides = code;
+    known->is_divisible = divided != NULL;
+    Py_XSETREF(known->divided, Py_XNewRef(divided));
 #endif
     Py_RETURN_NONE;
 }
@@ -873,11 +968,12 @@ static PyObject *version_of(PyObject *module, PyObject *type)
 static PyObject *bind_automatic(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *follows, *module_call, *module_getattr, *parameter_type, *capture, *admit, *own, *guarded, *hooks;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO!O!", &follows, &module_call, &module_getattr, &parameter_type, &capture, &admit, &own,
+    PyObject *follows, *divided, *module_call, *module_getattr, *parameter_type, *capture, *admit, *own, *guarded, *hooks;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO!O!", &follows, &divided, &module_call, &module_getattr, &parameter_type, &capture, &admit, &own,
                           &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
         return NULL;
     Py_XSETREF(told.follows, Py_NewRef(follows)); /* all for as long as the process lives */
+    Py_XSETREF(told.divide, Py_NewRef(divided));
     Py_XSETREF(told.module_call, Py_NewRef(module_call));
     Py_XSETREF(told.module_getattr, Py_NewRef(module_getattr));
     Py_XSETREF(told.parameter_type, Py_NewRef(parameter_type));
@@ -892,12 +988,13 @@ static PyObject *bind_automatic(PyObject *module, PyObject *args)
 PyMethodDef automatic_functions[] = {
     {"bind_automatic", bind_automatic, METH_VARARGS,
      "Say who captures and admits. Whether there are automatic cells in this Python."},
-    {"trace", new_trace, METH_VARARGS, "A trace of guards, operands, the first free register and what rebuilds the result."},
+    {"trace", new_trace, METH_VARARGS, "A trace of guards, operands, the first free register, how the result is built and what is appended."},
     {"enter", enter, METH_NOARGS, "Automatic cells from now on."},
     {"leave", leave, METH_NOARGS, "No longer, after as many calls as of enter."},
     {"add_trace", add_trace, METH_VARARGS, "Keep a trace with the code of its function."},
     {"refuse", refuse, METH_O, "Never capture this code."},
     {"capture_from", capture_from, METH_O, "Capture functions from this call of them on."},
+    {"divide", divide, METH_VARARGS, "Run a function by a code of its own from now on."},
     {"traces_of", traces_of, METH_O, "The traces of some code."},
     {"version_of", version_of, METH_O, "Which of a type's versions this is."},
     {NULL},
@@ -922,6 +1019,9 @@ int ready_automatic(PyObject *module)
             return -1;
     if (PyType_Ready(&TraceType) < 0)
         return -1;
+    for (int i = 0; i <= MADE; i++)
+        if (PyModule_AddIntConstant(module, part_names[i], i) < 0)
+            return -1;
     for (int i = 0; i < GUARD_KINDS; i++)
         if (PyModule_AddIntConstant(module, guard_names[i], i) < 0)
             return -1;
@@ -932,5 +1032,5 @@ int ready_automatic(PyObject *module)
         return -1;
     }
 #endif
-    return PyModule_AddFunctions(module, automatic_functions);
+    return ready_segments(module) < 0 ? -1 : PyModule_AddFunctions(module, automatic_functions);
 }

@@ -75,6 +75,8 @@ def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | Property
     if isinstance(value, torch.Tensor):
         tracker.settle(owner)
         return _of_parameter(value, name)
+    if type(value) is list and name == "append":
+        return Tracked(Method(Tracked(list.append), owner))
     if owner.register is None:
         return _of_local(owner, name)
     if isinstance(value, type):
@@ -118,9 +120,7 @@ def _of_local(owner: Tracked, name: str) -> Tracked:
         or (isinstance(value, tuple) and hasattr(type(value), "_fields"))
     ):
         if type(value) is list:
-            if name != "append":
-                raise NotRepeatable(f"it calls `{name}` of a list")
-            return Tracked(Method(Tracked(list.append), owner))
+            raise NotRepeatable(f"it calls `{name}` of a list")
         if type(value) is dict and name not in ("get", "items", "keys", "values"):
             raise NotRepeatable(f"it calls `{name}` of a dict")
         return Tracked(getattr(value, name))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from foldloom.graph import Op
 from foldloom.tracing.automatic.attributes import is_record
 from foldloom.tracing.automatic.natives import Natives
-from foldloom.tracing.automatic.tracked import PLAIN, NotRepeatable, Tracker
+from foldloom.tracing.automatic.tracked import PLAIN, C, NotRepeatable, Tracker
 from foldloom.tracing.cells.bodies import Body, Constant, Node
 from foldloom.tracing.functions.calls import name_of
 from foldloom.tracing.mutation.views import Views
@@ -37,6 +37,8 @@ class BodyBuilder:
         self._handles: dict[int, LazyTensor] = {}
         """Handles that are returned, by their values."""
         self._roots: list[int] = []
+        self._containers: list[Any] = []
+        """Lists and the like that are returned: each is one object."""
 
     def add(self, op: Op, operands: Sequence[int], first_value: int, rules: tuple[int, ...]) -> None:
         for value, type in zip(operands, op.inputs, strict=True):
@@ -88,24 +90,30 @@ class BodyBuilder:
     # ---- Results.
 
     def returned(self, result: Any) -> Any:
-        """How to make the result of a call: of outputs, of what was read, and of what is always the same."""
+        """How the result of a call is built (by `_automatic.c`): of outputs, of what was read, and of what is always the same."""
         kind = type(result)
         register = self._tracker.register_of.get(id(result))
         if register is not None and kind not in PLAIN:
-            return ("read", register)
+            return (C.READ, register)
         if kind is LazyTensor:
-            return ("output", self._output(result))
-        if kind is tuple or kind is list:
-            return (kind, tuple([self.returned(item) for item in result]))
-        if kind is dict:
-            return (dict, tuple([(key, self.returned(item)) for key, item in result.items()]))
-        if isinstance(result, tuple) and hasattr(kind, "_fields"):
-            return (kind._make, tuple([self.returned(item) for item in result]))
+            return (C.OUTPUT, self._output(result))
         if kind in PLAIN:
-            return ("constant", result)
+            return (C.CONSTANT, result)
+        if kind is tuple:
+            return (C.TUPLE, tuple([self.returned(item) for item in result]))
+        if isinstance(result, tuple) and hasattr(kind, "_fields"):
+            return (C.MADE, tuple([self.returned(item) for item in result]), kind._make)
+        if any(result is other for other in self._containers):
+            raise NotRepeatable(f"it returns a {kind.__name__} in two places")
+        self._containers.append(result)
+        if kind is list:
+            return (C.LIST, tuple([self.returned(item) for item in result]))
+        if kind is dict:
+            keys = list(result)
+            return (C.MADE, tuple([self.returned(result[key]) for key in keys]), lambda items: dict(zip(keys, items)))
         if is_record(kind):
             values = [getattr(result, field.name) for field in dataclasses.fields(kind)]
-            return (lambda items: kind(*items), tuple([self.returned(value) for value in values]))
+            return (C.MADE, tuple([self.returned(value) for value in values]), lambda items: kind(*items))
         raise NotRepeatable(f"it returns a {kind.__name__}")
 
     def _output(self, handle: LazyTensor) -> int:
@@ -144,24 +152,8 @@ NOT_PLAIN = object()
 
 def plainly_returned(returned: Any, outputs: int) -> Any:
     """The nesting of a result that is one output, or a tuple of all outputs in order."""
-    if returned == ("output", 0) and outputs == 1:
+    if returned == (C.OUTPUT, 0) and outputs == 1:
         return None
-    if returned == (tuple, tuple([("output", number) for number in range(outputs)])):
+    if returned == (C.TUPLE, tuple([(C.OUTPUT, number) for number in range(outputs)])):
         return (tuple, outputs, (None,) * outputs)
     return NOT_PLAIN
-
-
-def rebuilder(returned: Any) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
-    """Makes the result of a call from the handles of the outputs and the registers."""
-    what, content = returned
-    if what == "output":
-        return lambda handles, _: handles[content]
-    if what == "read":
-        return lambda _, registers: registers[content]
-    if what == "constant":
-        return lambda *_: content
-    if what is dict:
-        entries = [(key, rebuilder(item)) for key, item in content]
-        return lambda handles, registers: {key: make(handles, registers) for key, make in entries}
-    parts = [rebuilder(item) for item in content]
-    return lambda handles, registers: what([make(handles, registers) for make in parts])

@@ -19,7 +19,7 @@ from foldloom.tracing.values.lazy_tensor import LazyTensor
 MOST_INSTRUCTIONS = 4000
 """Of one call, with all that it calls. Longer ones are better left to their parts."""
 
-_NULL = Tracked(None)
+NULL = Tracked(None)
 _UNBOUND = object()
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -92,6 +92,7 @@ class Frame:
         self._interpreter = interpreter
         self._tracker = interpreter.tracker
         self._code = code
+        self._instructions, self._number_of = instructions_of(code)
         self._function = function
         self._variables: dict[str, Any] = dict(variables)
         self._cells: dict[str, list[Any]] = {}
@@ -102,22 +103,27 @@ class Frame:
         self._result: Tracked | None = None
 
     def run(self) -> Tracked:
-        instructions, self._number_of = instructions_of(self._code)
         around = scope.line
         try:
             while self._result is None:
-                instruction = instructions[self._next]
-                self._next += 1
-                self._interpreter.count += 1
-                if self._interpreter.count > MOST_INSTRUCTIONS:
-                    raise NotRepeatable("it is too long")
-                position = instruction.positions
-                if position is not None and position.lineno is not None:
-                    scope.line = (self._code, position.lineno)
-                getattr(self, f"on_{instruction.opname.lower()}")(instruction)
+                self._step()
         finally:
             scope.line = around
         return self._result
+
+    def _step(self) -> None:
+        instruction = self._instructions[self._next]
+        self._next += 1
+        self._interpreter.count += 1
+        if self._interpreter.count > MOST_INSTRUCTIONS:
+            raise NotRepeatable("it is too long")
+        position = instruction.positions
+        if position is not None and position.lineno is not None:
+            scope.line = (self._code, position.lineno)
+        on_instruction = getattr(self, f"on_{instruction.opname.lower()}", None)
+        if on_instruction is None:
+            raise NotRepeatable(f"it does what is not followed ({instruction.opname.lower()})")
+        on_instruction(instruction)
 
     def _push(self, value: Any) -> None:
         self._stack.append(value if isinstance(value, Tracked) else Tracked(value))
@@ -128,6 +134,8 @@ class Frame:
     def _pop_many(self, count: int) -> list[Tracked]:
         if not count:
             return []
+        if count > len(self._stack):
+            raise NotRepeatable("it uses what a statement left on the stack")
         taken = self._stack[-count:]
         del self._stack[-count:]
         return taken
@@ -211,7 +219,7 @@ class Frame:
 
     def on_load_global(self, instruction: dis.Instruction) -> None:
         if instruction.arg is not None and instruction.arg & 1:
-            self._push(_NULL)
+            self._push(NULL)
         name = instruction.argval
         function = self._function.value
         register = self._function.register
@@ -229,7 +237,7 @@ class Frame:
 
     def on_load_method(self, instruction: dis.Instruction) -> None:
         owner = self._pop()
-        self._push(_NULL)
+        self._push(NULL)
         self._push(self._attribute(owner, instruction.argval))
 
     def _attribute(self, owner: Tracked, name: str) -> Tracked:
@@ -241,7 +249,7 @@ class Frame:
     # ---- The stack.
 
     def on_push_null(self, _: dis.Instruction) -> None:
-        self._push(_NULL)
+        self._push(NULL)
 
     def on_pop_top(self, _: dis.Instruction) -> None:
         self._pop()
@@ -265,12 +273,12 @@ class Frame:
 
     def on_list_append(self, instruction: dis.Instruction) -> None:
         item = self._pop()
-        append(self._stack[-(instruction.arg or 0)], item)
+        self._tracker.append(self._stack[-(instruction.arg or 0)], item)
 
     def on_list_extend(self, instruction: dis.Instruction) -> None:
         items = self._interpreter.elements(self._pop())
         for item in items:
-            append(self._stack[-(instruction.arg or 0)], item)
+            self._tracker.append(self._stack[-(instruction.arg or 0)], item)
 
     def on_list_to_tuple(self, _: dis.Instruction) -> None:
         made = self._pop()
@@ -432,7 +440,7 @@ class Frame:
     def on_call(self, instruction: dis.Instruction) -> None:
         given = self._pop_many(instruction.arg or 0)
         called, before = self._pop(), self._pop()
-        if before is not _NULL:
+        if before is not NULL:
             called, given = before, [called, *given]
         names, self._keywords = self._keywords, ()
         count = len(given) - len(names)
@@ -442,7 +450,7 @@ class Frame:
         kwargs = self._settled() if (instruction.arg or 0) & 1 else {}
         args = self._interpreter.elements(self._pop())
         called = self._pop()
-        if self._stack and self._stack[-1] is _NULL:
+        if self._stack and self._stack[-1] is NULL:
             self._pop()
         self._push(self._interpreter.call(called, args, {name: Tracked(value) for name, value in kwargs.items()}))
 
@@ -470,12 +478,3 @@ class Frame:
 
     def on_return_value(self, _: dis.Instruction) -> None:
         self._result = self._pop()
-
-
-def append(container: Tracked, item: Tracked) -> None:
-    """One item more, in a list that was made in the call."""
-    if container.items is None:
-        raise NotRepeatable("it changes a list that it did not make")
-    container.items.append(item)
-    container.value.append(item.value)
-    container.is_settled = False

@@ -27,13 +27,8 @@ from foldloom.tracing.values.lazy_tensor import LazyTensor
 MOST_DEPTH = 16
 
 
-_NOT_FOLLOWED = (
-    inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-    | inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-)
+NOT_DIVIDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_NOT_FOLLOWED = NOT_DIVIDED | inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def why_not(code: types.CodeType, *, inside: bool = False) -> str | None:
@@ -65,6 +60,10 @@ class Interpreter:
         self._call_native = call_native
         self._codes: list[types.CodeType] = []
         self.count = 0
+
+    def begin(self, code: types.CodeType) -> None:
+        """A part of a function is followed, which must not call itself."""
+        self._codes.append(code)
 
     def run(self, function: Tracked, arguments: list[Tracked]) -> Tracked:
         """The call itself, with all its arguments in the order of the function's variables."""

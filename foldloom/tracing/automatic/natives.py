@@ -13,7 +13,7 @@ from torch import nn
 
 from foldloom.torch_private import modules_of_functions
 from foldloom.tracing.automatic.attributes import HandleMethod, is_record, parts_of
-from foldloom.tracing.automatic.frames import Iteration, append
+from foldloom.tracing.automatic.frames import Iteration
 from foldloom.tracing.automatic.interpreter import Interpreter
 from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, weakly
 from foldloom.tracing.cells.core import Cell
@@ -345,7 +345,7 @@ def _sum(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked]) -> T
 
 
 def _append(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked]) -> Tracked:
-    append(args[0], args[1])
+    run.tracker.append(args[0], args[1])
     return Tracked(None)
 
 

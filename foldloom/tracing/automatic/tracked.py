@@ -98,6 +98,10 @@ class Tracker:
         """Registers of handles, by the number of the value that they stand for."""
         self.register_of: dict[int, int] = {}
         """Registers of handles and other objects, by their identity. What was read lives as long as the capture."""
+        self.varying: dict[int, str] = {}
+        """Registers of plain values that differ from call to call, with the names of the variables: nothing may depend on them."""
+        self.appends: list[tuple[Tracked, Tracked]] = []
+        """Lists that others see too, with the items that are appended to them in the end, when nothing can fail any more."""
         self._alive: list[Any] = []
         self.arguments = [self.at(register, value) for register, value in enumerate(arguments)]
         self.function = self.at(len(arguments), function)
@@ -153,6 +157,8 @@ class Tracker:
         kind = type(value)
         if kind is LazyTensor:
             return
+        if register in self.varying:
+            raise NotRepeatable(f"it depends on `{self.varying[register]}`, which is another number every time")
         if kind in PLAIN:
             self.program.check(C.CHECK_EQUAL, register, 0, value)
         elif kind is tuple or kind is list:
@@ -165,10 +171,29 @@ class Tracker:
         else:
             self.program.check(C.CHECK_IS, register, 0, weakly(value))
 
+    def append(self, container: Tracked, item: Tracked) -> None:
+        """One item more in a list: at once if it was made in the call."""
+        if container.items is not None:
+            container.items.append(item)
+            container.value.append(item.value)
+            container.is_settled = False
+            return
+        if container.register is None or type(container.value) is not list:
+            raise NotRepeatable("it changes a list that it did not make")
+        self.program.check(C.CHECK_NUMBER, container.register, 0, list)
+        self.appends.append((container, item))
+
+    def do_appends(self) -> None:
+        """Append to lists what the call appends."""
+        for container, item in self.appends:
+            container.value.append(item.value)
+
     def items(self, tracked: Tracked) -> list[Tracked]:
         """The items of a list or tuple."""
         if tracked.items is not None:
             return tracked.items
+        if self.appends and isinstance(tracked.value, list):
+            raise NotRepeatable("it reads a list after it has appended to one")
         if tracked.register is None:
             return [Tracked(item) for item in tracked.value]
         value, register = tracked.value, tracked.register
