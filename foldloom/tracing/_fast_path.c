@@ -707,9 +707,16 @@ PyObject *current_recorder(void)
 
 PyObject *type_of_handle(PyObject *recorder, PyObject *handle)
 {
-    if (Py_TYPE(handle) != bound.handle_type || !is_whole(handle) || SLOT(handle, bound.handle.recorder) != recorder ||
-        !PyLong_CheckExact(SLOT(handle, bound.handle.value)))
+    if (Py_TYPE(handle) != bound.handle_type || !is_whole(handle) || SLOT(handle, bound.handle.recorder) != recorder)
         return NULL;
+    PyObject *value = SLOT(handle, bound.handle.value);
+    if (!PyLong_CheckExact(value)) { /* ragged: without rows, some functions do something else */
+        Py_ssize_t rows = PySequence_Size(value);
+        if (rows < 0)
+            PyErr_Clear();
+        if (rows <= 0)
+            return NULL;
+    }
     return SLOT(handle, bound.handle.type);
 }
 

@@ -9,7 +9,7 @@ typedef enum { FOUND, UNKNOWN, FAILED } Outcome;
 /* The recorder of this thread, borrowed; NULL if nothing is recorded, without automatic cells, or after a failure. */
 PyObject *current_recorder(void);
 
-/* The type of a handle that is a value of this recorder and not ragged, borrowed; NULL otherwise. */
+/* The type of a handle that is a value of this recorder, with at least one row if it is ragged, borrowed; NULL otherwise. */
 PyObject *type_of_handle(PyObject *recorder, PyObject *handle);
 
 /* Whether this is a handle, but none of the recorder's own: a tensor that was given, say. */

@@ -134,6 +134,11 @@ static PyObject *variables_of(_PyInterpreterFrame *frame)
 /* Has the segment captured that begins here. */
 static int learnt(Shortcut *shortcut, _PyInterpreterFrame *frame)
 {
+    Known *known = known_of(PyFunction_GET_CODE(frame->f_func));
+    if (known == NULL)
+        return -1;
+    if (known->divided != (PyObject *)frame->f_code) /* the frame began before the code was made anew */
+        return 0;
     shortcut->misses++;
     if (shortcut->patience-- > 0)
         return 0;

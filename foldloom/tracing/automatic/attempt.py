@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from foldloom.tracing.automatic.body_builder import BodyBuilder
@@ -29,7 +30,7 @@ class Attempt:
         graph, flushes = self.recorder.graph, self.recorder.flushes
         self.recorder.signatures.change_mode()
         self._first = graph.mark()
-        flushes.refuses = NotRepeatable("it needs the value of a tensor")
+        flushes.refuses = NotRepeatable("it needs the value of a tensor, or takes rows of a stack")
         graph.numbers_vary = False  # those of a body are its constants
         try:
             self.tracker = Tracker(self.recorder, self._function, self._arguments)
@@ -49,17 +50,35 @@ class Attempt:
     def builder(self) -> BodyBuilder:
         """The body that the recorded operations make."""
         graph, first = self.recorder.graph, self._first
-        if len(graph.lengths) != first.lengths:
-            raise NotRepeatable("it computes values with any number of rows")
-        operands = graph.operands[first.operands :]
         builder = BodyBuilder(self.tracker, self.natives)
-        position, value = 0, first.values
-        for number in graph.op_of_node[first.nodes :]:
+        operands, lengths = iter(graph.operands[first.operands :]), iter(graph.lengths[first.lengths :])
+        value = first.values
+        for count, number in enumerate(graph.op_of_node[first.nodes :]):
             op = graph.ops[number]
             if op.is_input:
+                if op.outputs[0].ragged:
+                    raise TooFar("it makes a value of any number of rows of a given tensor", count)
                 value += 1
                 continue
-            size = len(op.inputs)
-            builder.add(op, operands[position : position + size], value, graph.histories.rules_of(number))
-            position, value = position + size, value + len(op.outputs)
+            read = [_rows(operands, next(lengths)) if type.ragged else next(operands) for type in op.inputs]
+            made: list[Any] = []
+            for type in op.outputs:
+                made.append(tuple(range(value, value + next(lengths))) if type.ragged else value)
+                value += len(made[-1]) if type.ragged else 1
+            try:
+                builder.add(op, read, made, graph.histories.rules_of(number))
+            except NotRepeatable as error:
+                raise TooFar(str(error), count) from None
         return builder
+
+
+class TooFar(NotRepeatable):
+    """So many nodes could be kept."""
+
+    def __init__(self, reason: str, nodes: int) -> None:
+        super().__init__(reason)
+        self.nodes = nodes
+
+
+def _rows(operands: Iterator[int], count: int) -> tuple[int, ...]:
+    return tuple(itertools.islice(operands, count))

@@ -36,6 +36,9 @@ _OF_HANDLES = frozenset(
 )
 """Attributes of a tensor that its type decides, or that are operations."""
 
+_OF_ROWS = frozenset(("shape", "size", "numel", "nelement", "T", "mT", "H", "mH", "unbind", "split", "chunk", "tolist"))
+"""What tells how many rows there are."""
+
 _DENIED_METHODS = frozenset(
     ("backward", "register_hook", "retain_grad", "requires_grad_", "register_post_accumulate_grad_hook", "data_ptr", "storage", "untyped_storage",
      "is_shared", "share_memory_", "set_", "record_stream", "map_", "apply_", "bernoulli", "multinomial", "is_contiguous", "stride", "is_set_to",
@@ -86,6 +89,8 @@ def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | Property
 
 
 def _of_handle(handle: LazyTensor, name: str) -> Tracked:
+    if handle._type.ragged and name in _OF_ROWS:
+        raise NotRepeatable(f"it asks for `{name}` of a value with any number of rows")
     if name in _OF_HANDLES:
         return Tracked(getattr(handle, name))
     if name in _DENIED_METHODS or name.endswith("_") or name.startswith("_"):

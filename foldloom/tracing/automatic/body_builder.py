@@ -9,7 +9,7 @@ from typing import Any
 from foldloom.graph import Op
 from foldloom.tracing.automatic.attributes import is_record
 from foldloom.tracing.automatic.natives import Natives
-from foldloom.tracing.automatic.tracked import PLAIN, C, NotRepeatable, Tracker
+from foldloom.tracing.automatic.tracked import PLAIN, C, NotRepeatable, Tracker, key_of
 from foldloom.tracing.cells.bodies import Body, Constant, Node
 from foldloom.tracing.functions.calls import name_of
 from foldloom.tracing.mutation.views import Views
@@ -22,33 +22,34 @@ class BodyBuilder:
     def __init__(self, tracker: Tracker, natives: Natives) -> None:
         self._tracker = tracker
         self._natives = natives
-        self.nodes: list[tuple[Op, list[int], tuple[int, ...]]] = []
-        self._made: dict[int, tuple[int, int]] = {}
+        self.nodes: list[tuple[Op, list[Any], tuple[int, ...]]] = []
+        self._made: dict[Any, tuple[int, int]] = {}
         """Values that nodes made: the node, and which of its results."""
-        self._type_of: dict[int, Any] = {}
+        self._type_of: dict[Any, Any] = {}
         self.operands: list[int] = []
         """Registers."""
         self.number_registers: list[int] = []
         self._operand_types: list[Any] = []
-        self._place_of_operand: dict[int, int] = {}
+        self._place_of_operand: dict[Any, int] = {}
         self._constants: dict[int, int] = {}
-        self._outputs: list[int] = []
+        self._outputs: list[Any] = []
         self.output_types: list[Any] = []
-        self._handles: dict[int, LazyTensor] = {}
+        self._handles: dict[Any, LazyTensor] = {}
         """Handles that are returned, by their values."""
         self._roots: list[int] = []
         self._containers: list[Any] = []
         """Lists and the like that are returned: each is one object."""
 
-    def add(self, op: Op, operands: Sequence[int], first_value: int, rules: tuple[int, ...]) -> None:
+    def add(self, op: Op, operands: Sequence[Any], made: Sequence[Any], rules: tuple[int, ...]) -> None:
+        """One more node: what it reads and what it makes, as `key_of` names values."""
         for value, type in zip(operands, op.inputs, strict=True):
             self._note(value, type)
         self.nodes.append((op, list(operands), rules))
-        for number, type in enumerate(op.outputs):
-            self._made[first_value + number] = (len(self.nodes) - 1, number)
-            self._type_of[first_value + number] = type
+        for number, (value, type) in enumerate(zip(made, op.outputs, strict=True)):
+            self._made[value] = (len(self.nodes) - 1, number)
+            self._type_of[value] = type
 
-    def _note(self, value: int, type: Any) -> None:
+    def _note(self, value: Any, type: Any) -> None:
         """An operand of a node: of the cell, a constant, or made by a node before."""
         if value in self._made or value in self._place_of_operand or value in self._constants:
             return
@@ -117,8 +118,8 @@ class BodyBuilder:
         raise NotRepeatable(f"it returns a {kind.__name__}")
 
     def _output(self, handle: LazyTensor) -> int:
-        value = handle._value
-        if type(value) is not int or value not in self._made:
+        value = key_of(handle._value)
+        if value not in self._made or (type(value) is tuple and not value):
             raise NotRepeatable("it returns a value that it did not compute")
         self._check_view(handle)
         if value not in self._outputs:
@@ -138,7 +139,7 @@ class BodyBuilder:
             root = source[0].base
             if id(root) in self._tracker.register_of:
                 raise NotRepeatable("it returns a view of an argument")
-        if id(root) in self._roots and handle is not self._handles.get(handle._value):
+        if id(root) in self._roots and handle is not self._handles.get(key_of(handle._value)):
             raise NotRepeatable("it returns two views of one value")
         self._roots.append(id(root))
 

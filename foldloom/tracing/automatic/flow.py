@@ -18,7 +18,7 @@ _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _ENDS = frozenset(("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"))
 _ALWAYS = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"))
 _LOOKING = frozenset(
-    ("locals", "vars", "eval", "exec", "dir", "globals", "_getframe", "currentframe", "stack", "breakpoint", "set_trace")
+    ("locals", "vars", "eval", "exec", "dir", "globals", "_getframe", "currentframe", "breakpoint", "set_trace")
 )
 """Functions that may look at the variables of a frame, by their names."""
 _MADE_BY_COMPREHENSIONS = frozenset(("BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
@@ -110,6 +110,8 @@ class Flow:
         instruction = self.instructions[place]
         name, arg = instruction.opname, instruction.arg or 0
         stack = list(before)
+        if name == "LOAD_FAST" and instruction.argval == ".0":
+            return (*stack, KEPT)
         if name == "GET_ITER":
             return (*stack[:-1], KEPT)
         if name == "BEFORE_WITH":

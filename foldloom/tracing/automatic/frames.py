@@ -425,7 +425,9 @@ class Frame:
         self._push(Iteration(self._interpreter.elements(self._pop())))
 
     def on_for_iter(self, instruction: dis.Instruction) -> None:
-        iteration = self._stack[-1].value
+        iteration = self._stack[-1].value if self._stack else None
+        if not isinstance(iteration, Iteration):
+            raise NotRepeatable("it goes over what it is given")
         if iteration.left:
             self._push(iteration.left.pop())
         else:

@@ -284,8 +284,8 @@ def _length(run: Interpreter, args: list[Tracked], kwargs: dict[str, Tracked]) -
     value = container.value
     if isinstance(value, tuple) or (type(value) is list and container.register is None):
         return Tracked(len(run.tracker.items(container)))
-    if type(value) is LazyTensor and not value._type.shape:
-        raise NotRepeatable("it asks for the length of a number")
+    if type(value) is LazyTensor and (value._type.ragged or not value._type.shape):
+        raise NotRepeatable("it asks for the length of a number, or how many rows there are")
     if type(value) in (LazyTensor, str, range):
         return Tracked(len(run.tracker.settle(container)))
     if isinstance(value, (nn.ModuleList, nn.Sequential)) and container.register is not None:

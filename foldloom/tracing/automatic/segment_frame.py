@@ -17,6 +17,8 @@ class Point(NamedTuple):
     stack: tuple[Tracked, ...]
     calls: int
     """Instructions so far that recorded anything."""
+    nodes: int
+    """What they recorded."""
 
     @property
     def null(self) -> int | None:
@@ -65,13 +67,13 @@ class SegmentFrame(Frame):
         self._next = start
         graph = self._tracker.recorder.graph
         around = scope.line
-        recorded = len(graph.op_of_node)
+        first = recorded = len(graph.op_of_node)
         try:
             while True:
                 if len(graph.op_of_node) != recorded:
                     recorded = len(graph.op_of_node)
                     self._calls += 1
-                self.points.append(Point(self._next, tuple(self._stack), self._calls))
+                self.points.append(Point(self._next, tuple(self._stack), self._calls, recorded - first))
                 if self._next == end:
                     return
                 self._step()

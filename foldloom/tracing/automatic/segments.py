@@ -10,14 +10,13 @@ segments may start. A learner goes when it has learnt enough, and a start of no 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import weakref
 from types import CodeType
 from typing import Any
 
 from foldloom.torch_private import are_transforms_active
-from foldloom.tracing.automatic.attempt import Attempt
+from foldloom.tracing.automatic.attempt import Attempt, TooFar
 from foldloom.tracing.automatic.flow import Flow
 from foldloom.tracing.automatic.interpreter import NOT_DIVIDED, Interpreter, is_library
 from foldloom.tracing.automatic.rewriting import Shortcut, Start, may_start, with_shortcuts
@@ -125,8 +124,6 @@ class Division:
     def __init__(self, code: CodeType) -> None:
         self.code = weakref.ref(code)
         self.flow = Flow(code)
-        self.drawn: CodeType | None = None
-        """The code that the function runs by."""
         self.sites: dict[int, Site] = {}
         for place in self._first_places():
             self.add_site(code, place)
@@ -153,8 +150,8 @@ class Division:
             shortcuts = [Shortcut(each.called, each.end, each.values, each.null) for each in site.segments]
             if shortcuts or site.learner is not None:
                 starts.append(Start(site.place, tuple(shortcuts), site.learner))
-        self.drawn = with_shortcuts(code, self.flow, starts)
-        C.divide(*((code,) if self.drawn is None else (code, self.drawn)))
+        drawn = with_shortcuts(code, self.flow, starts)
+        C.divide(*((code,) if drawn is None else (code, drawn)))
 
 
 def divided(code: CodeType) -> None:
@@ -170,8 +167,6 @@ def learn(learner: Any, function: Any, values: dict[int, Any]) -> int:
     recorder: Any = scope.recorder
     site: Site = learner.site
     code = function.__code__
-    if sys._getframe(1).f_code is not site.division.drawn:
-        return 0  # the frame began before the code was made anew
     if recorder.names_cells or is_caught() or are_transforms_active():
         return 1
     if not _learning.acquire(blocking=False):
@@ -219,16 +214,26 @@ class _Lesson:
             end = self._end(points[: limit + 1])
             if end is None:
                 break
+            if limit < len(points) - 1:  # what comes after the end may be a segment too
+                is_changed |= self._add_site_at(points[end].place)
             try:
                 return self._capture(points[end]) or is_changed, None
             except _Farther as farther:
                 limit, reason = min(farther.limit, end - 1), str(farther)
+            except TooFar as error:
+                limit, reason = end - 1, str(error)
+                while limit > 0 and points[limit].nodes > error.nodes:
+                    limit -= 1
             except NotRepeatable as error:
                 limit, reason = end - 1, str(error)
                 while limit > 0 and points[limit].calls == points[end].calls:
                     limit -= 1
-            is_changed |= self._add_sites(points[limit].place, points[limit].place)
+            is_changed |= self._add_sites(points[max(limit, 0)].place)
         return is_changed, reason
+
+    def _add_site_at(self, place: int) -> bool:
+        division = self._site.division
+        return division.flow.is_clean(place) and division.add_site(self._code, place)
 
     def _add_sites(self, *places: int) -> bool:
         """The next segments start behind where this one ends."""
@@ -311,9 +316,10 @@ class _Lesson:
                 raise _Farther(str(error), position - 1) from None
         parts += [part_of(attempt.tracker, builder, value) for value in _as_unpacked(frame.points[-1])]
         label = f"{self._code.co_qualname} ({self._lines(frame)})"
-        trace = trace_of(
-            self._recorder, attempt.tracker, attempt.natives, builder, (C.TUPLE, tuple(parts)), label
-        )
+        if len(builder.nodes) < _FEW_CALLS:
+            raise NotRepeatable("it computes next to nothing")
+        returned = (C.TUPLE, tuple(parts))
+        trace = trace_of(self._recorder, attempt.tracker, attempt.natives, builder, returned, label)
         segment.called.add(trace, tuple(kept), tuple(forgotten))
 
     def _lines(self, frame: SegmentFrame) -> str:

@@ -88,14 +88,19 @@ def weakly(value: Any) -> Any:
         return value
 
 
+def key_of(value: Any) -> Any:
+    """The number of a value; for a ragged one, the numbers of its rows."""
+    return value if type(value) is int else tuple(value)
+
+
 class Tracker:
     """Makes tracked values, and the checks that settle them."""
 
     def __init__(self, recorder: Any, function: Any, arguments: Sequence[Any]) -> None:
         self.recorder = recorder
         self.program = GuardProgram(len(arguments))
-        self.operands: dict[int, int] = {}
-        """Registers of handles, by the number of the value that they stand for."""
+        self.operands: dict[Any, int] = {}
+        """Registers of handles, by the value that they stand for: see `key_of`."""
         self.register_of: dict[int, int] = {}
         """Registers of handles and other objects, by their identity. What was read lives as long as the capture."""
         self.varying: dict[int, str] = {}
@@ -123,10 +128,10 @@ class Tracker:
             raise NotRepeatable(
                 "it uses a tensor that was given and has several rows, or a value computed from weights alone"
             )
-        if handle._type.ragged:
-            raise NotRepeatable("it uses a value with any number of rows")
+        if handle._type.ragged and not handle._value:
+            raise NotRepeatable("it uses a value without rows")
         self.program.check(C.CHECK_HANDLE, register, 0, handle._type)
-        first = self.operands.setdefault(handle._value, register)
+        first = self.operands.setdefault(key_of(handle._value), register)
         if first != register:
             self.program.check(C.CHECK_SAME, register, first)
         self.register_of.setdefault(id(handle), register)

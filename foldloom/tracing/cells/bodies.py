@@ -15,6 +15,7 @@ import torch
 
 from foldloom.execution import Kernel
 from foldloom.graph import Op
+from foldloom.graph.ragged import Ragged
 from foldloom.tracing.functions.calls import function_named
 from foldloom.tracing.functions.histories import ALWAYS, IF_ANY
 from foldloom.tracing.functions.saved import Saved, SavedBy
@@ -239,16 +240,16 @@ def kernel_of_body(op: Op, kernel_of: Callable[[Op], Kernel]) -> Kernel:
     """The kernel of an automatic cell, made of the kernels of its nodes."""
     body = body_of(op)
     kernels = [kernel_of(node.op) for node in body.nodes]
-    calls = [(kernel.call, node.operands) for kernel, node in zip(kernels, body.nodes, strict=True)]
+    calls = [(_as_ragged(kernel), node.operands) for kernel, node in zip(kernels, body.nodes, strict=True)]
     outputs = body.outputs
     constants = [_made(constant) for constant in body.constants]
 
-    def call(*blocks: torch.Tensor) -> Sequence[torch.Tensor]:
+    def call(*blocks: Any) -> Sequence[Any]:
         members = len(blocks[0])
-        values: list[Any] = [
-            *blocks,
-            *[constant.to(blocks[0].device).expand(members, *constant.shape) for constant in constants],
-        ]
+        values: list[Any] = [*blocks]
+        if constants:
+            device = blocks[0].values.device if isinstance(blocks[0], Ragged) else blocks[0].device
+            values += [constant.to(device).expand(members, *constant.shape) for constant in constants]
         for run, operands in calls:
             values += run(*[values[number] for number in operands])
         return [values[number] for number in outputs]
@@ -257,6 +258,21 @@ def kernel_of_body(op: Op, kernel_of: Callable[[Op], Kernel]) -> Kernel:
     made = Kernel(op, call, weights=list(weights.values()), is_cell=not body.is_smooth)
     made.modules = tuple(dict.fromkeys([module for kernel in kernels for module in kernel.modules]))
     return made
+
+
+def _as_ragged(kernel: Kernel) -> Callable[..., Sequence[Any]]:
+    """The call of a kernel, whose ragged results the next kernel can read as such."""
+    if True not in kernel.ragged_outputs:
+        return kernel.call
+
+    def run(*blocks: Any) -> Sequence[Any]:
+        lengths = next(block.lengths for block in blocks if isinstance(block, Ragged))
+        return [
+            Ragged(made, lengths) if is_ragged and not isinstance(made, Ragged) else made
+            for made, is_ragged in zip(kernel.call(*blocks), kernel.ragged_outputs, strict=True)
+        ]
+
+    return run
 
 
 def _made(constant: Constant) -> torch.Tensor:

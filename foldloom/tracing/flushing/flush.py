@@ -93,7 +93,7 @@ class Flushes:
         self.limit: Limit | None = None
         """Where the batch begins, if it does not run in fibers."""
         self.refuses: BaseException | None = None
-        """What is raised if a value is demanded: while a call is captured, nothing may depend on values."""
+        """What is raised if a value is demanded or a handle changes: while a call is captured, nothing may depend on values or last."""
         self.pinned: list[list[int]] = []
         """Values that calls under way will return, and that nobody has a handle of yet."""
         self._watched: set[int] = set()
@@ -108,12 +108,16 @@ class Flushes:
         """Weights have changed: what was computed from them is computed anew."""
         self._kernel_of_op, self._weights = {}, None
 
+    def check_may_change(self) -> None:
+        """Raise while a call is captured: nothing may happen that would last."""
+        if self.refuses is not None:
+            raise self.refuses
+
     # ---- Demanding values.
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What the handles stand for. Every value that leaves a recorder comes by here; what is not computed yet is flushed."""
-        if self.refuses is not None:
-            raise self.refuses
+        self.check_may_change()
         first = handles[0]
         if form is NUMBER and not first._type.ragged:
             return [self.number_of(first)]

@@ -44,8 +44,7 @@ Handler = Callable[[Any, Any, dict[str, Any]], Any]
 
 def draws_now(recorder: DrawingRecorder) -> bool:
     """Whether numbers are drawn where they are asked for. While a call is captured nothing may be drawn: it might be called again."""
-    if recorder.flushes.refuses is not None:
-        raise recorder.flushes.refuses
+    recorder.flushes.check_may_change()
     return not recorder.guards.runs_later
 
 

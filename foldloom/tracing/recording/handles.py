@@ -113,6 +113,7 @@ def own(
     if recorder.is_given(handle) and recorder.inputs.is_in_array(handle._value):
         return recorder.lift(handle._value.clone(), ragged=ragged)  # as it is now, whoever writes to the array
     if recorder.is_given(handle):
+        recorder.flushes.check_may_change()
         value, type = recorder.inputs.add_tensor(handle._value, ragged)
         if type.ragged:
             handle._source = (owner, handle._value)
@@ -159,6 +160,7 @@ def keep_together(recorder: RecorderOfHandles, handle: LazyTensor) -> None:
     stack becomes a node of its own."""
     is_stack = type(handle._value) is list and len(handle._value) > 1
     if is_stack and not recorder.is_over and is_grad_enabled() and handle.requires_grad:
+        recorder.flushes.check_may_change()
         joined = recorder.call_function(together, (handle,), None)
         handle._value, handle._depth = joined._value, joined._depth
 
