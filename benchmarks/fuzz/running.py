@@ -75,7 +75,7 @@ def _capturing(at_once: bool) -> Iterator[None]:
     if not (at_once and fast_path.is_compiled):
         yield
         return
-    before = fast_path.automatic.capture_from(1)
+    before = fast_path.automatic.capture_from(0)
     try:
         yield
     finally:

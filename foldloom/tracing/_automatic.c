@@ -51,10 +51,11 @@ typedef enum {
 } GuardKind;
 
 static const char *const guard_names[] = {
-    "READ_GLOBAL",  "READ_BUILTIN", "READ_CLOSURE",   "READ_DEFAULT", "READ_KEYWORD_DEFAULT", "READ_ATTRIBUTE",
-    "READ_PART",    "READ_SLOT",    "READ_ITEM",      "READ_ENTRY", "READ_LOCAL", "READ_CELL",   "READ_CONSTANT",        "CHECK_IS",
-    "CHECK_TYPE",   "CHECK_EQUAL",  "CHECK_HANDLE",   "CHECK_NUMBER", "CHECK_LENGTH",         "CHECK_CODE",
-    "CHECK_ABSENT", "CHECK_STATE",  "CHECK_UNHOOKED", "CHECK_KEYS",   "CHECK_SAME",
+    "READ_GLOBAL",    "READ_BUILTIN", "READ_CLOSURE",   "READ_DEFAULT", "READ_KEYWORD_DEFAULT",
+    "READ_ATTRIBUTE", "READ_PART",    "READ_SLOT",      "READ_ITEM",    "READ_ENTRY",
+    "READ_LOCAL",     "READ_CELL",    "READ_CONSTANT",  "CHECK_IS",     "CHECK_TYPE",
+    "CHECK_EQUAL",    "CHECK_HANDLE", "CHECK_NUMBER",   "CHECK_LENGTH", "CHECK_CODE",
+    "CHECK_ABSENT",   "CHECK_STATE",  "CHECK_UNHOOKED", "CHECK_KEYS",   "CHECK_SAME",
 };
 
 struct Guard {
@@ -969,8 +970,8 @@ static PyObject *bind_automatic(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *follows, *divided, *module_call, *module_getattr, *parameter_type, *capture, *admit, *own, *guarded, *hooks;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOO!O!", &follows, &divided, &module_call, &module_getattr, &parameter_type, &capture, &admit, &own,
-                          &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO!O!", &follows, &divided, &module_call, &module_getattr, &parameter_type, &capture,
+                          &admit, &own, &PyDict_Type, &guarded, &PyTuple_Type, &hooks))
         return NULL;
     Py_XSETREF(told.follows, Py_NewRef(follows)); /* all for as long as the process lives */
     Py_XSETREF(told.divide, Py_NewRef(divided));
@@ -988,7 +989,8 @@ static PyObject *bind_automatic(PyObject *module, PyObject *args)
 PyMethodDef automatic_functions[] = {
     {"bind_automatic", bind_automatic, METH_VARARGS,
      "Say who captures and admits. Whether there are automatic cells in this Python."},
-    {"trace", new_trace, METH_VARARGS, "A trace of guards, operands, the first free register, how the result is built and what is appended."},
+    {"trace", new_trace, METH_VARARGS,
+     "A trace of guards, operands, the first free register, how the result is built and what is appended."},
     {"enter", enter, METH_NOARGS, "Automatic cells from now on."},
     {"leave", leave, METH_NOARGS, "No longer, after as many calls as of enter."},
     {"add_trace", add_trace, METH_VARARGS, "Keep a trace with the code of its function."},

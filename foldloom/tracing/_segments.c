@@ -13,14 +13,14 @@
 
 typedef struct {
     PyObject_HEAD PyObject *weak, *attributes;
-    PyObject *code;   /* the function's own, only to be compared */
-    int variables;    /* that the function has */
-    int values;       /* on the stack where the segment ends */
+    PyObject *code; /* the function's own, only to be compared */
+    int variables;  /* that the function has */
+    int values;     /* on the stack where the segment ends */
     int is_learner;
-    int patience;     /* calls that are left to Python before the next capture */
+    int patience; /* calls that are left to Python before the next capture */
     unsigned long misses, hits;
     int trace_count;
-    PyObject *traces[MOST_TRACES]; /* owned */
+    PyObject *traces[MOST_TRACES];  /* owned */
     PyObject *targets[MOST_TRACES]; /* owned: tuples of the numbers of variables, of those to write and of those to forget */
 } Shortcut;
 
@@ -143,8 +143,10 @@ static int learnt(Shortcut *shortcut, _PyInterpreterFrame *frame)
     if (shortcut->patience-- > 0)
         return 0;
     PyObject *variables = variables_of(frame);
-    PyObject *answer = variables == NULL ? NULL : ASKED(PyObject_CallFunctionObjArgs(learn, (PyObject *)shortcut,
-                                                                                   (PyObject *)frame->f_func, variables, NULL));
+    PyObject *answer =
+        variables == NULL
+            ? NULL
+            : ASKED(PyObject_CallFunctionObjArgs(learn, (PyObject *)shortcut, (PyObject *)frame->f_func, variables, NULL));
     Py_XDECREF(variables);
     if (answer == NULL)
         return -1;

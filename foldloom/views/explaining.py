@@ -11,6 +11,7 @@ from foldloom.graph import Op
 from foldloom.planning.schedulers import Scheduler
 from foldloom.tracing import Batched
 from foldloom.tracing.automatic.capture import refused
+from foldloom.tracing.automatic.segments import divisions
 from foldloom.tracing.cells.bodies import body_of, is_automatic
 from foldloom.views.asking import ops_without_rule, survey_of
 from foldloom.views.reasons import Reason, reasons_of
@@ -25,6 +26,9 @@ _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 60, 40, 8
 
 _OFTEN = 64
 """How many nodes a function records that is worth a word."""
+
+_MOST_LINES = 6
+"""How many lines of a function are named that no automatic cell begins with."""
 
 _LONGEST_ROUND = 60
 """How many steps may repeat as one round."""
@@ -65,6 +69,9 @@ def _automatic(survey: Survey) -> Iterator[Line]:
         if nodes[os.path.abspath(code.co_filename), code.co_qualname] >= _OFTEN:
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             yield (Piece(f"  no automatic cell: {code.co_qualname} ({where}), because {reason}", FAINT),)
+            division = divisions.get(code)
+            for line, why in list({} if division is None else division.reasons().items())[:_MOST_LINES]:
+                yield (Piece(f"    nor a part of it from line {line} on: {why}", FAINT),)
 
 
 def _summary(survey: Survey) -> Iterator[Line]:

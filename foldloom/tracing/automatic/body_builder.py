@@ -111,7 +111,11 @@ class BodyBuilder:
             return (C.LIST, tuple([self.returned(item) for item in result]))
         if kind is dict:
             keys = list(result)
-            return (C.MADE, tuple([self.returned(result[key]) for key in keys]), lambda items: dict(zip(keys, items)))
+            return (
+                C.MADE,
+                tuple([self.returned(result[key]) for key in keys]),
+                lambda items: dict(zip(keys, items, strict=True)),
+            )
         if is_record(kind):
             values = [getattr(result, field.name) for field in dataclasses.fields(kind)]
             return (C.MADE, tuple([self.returned(value) for value in values]), lambda items: kind(*items))

@@ -95,7 +95,9 @@ class Flow:
             place = waiting.pop()
             before = stacks[place]
             assert before is not None, "it was reached"
-            reached = [(after, self._stack_after(place, before, after != place + 1)) for after in self.successors(place)]
+            reached = [
+                (after, self._stack_after(place, before, after != place + 1)) for after in self.successors(place)
+            ]
             handler = self.handler_of(place)
             if handler is not None:
                 kept = before[: handler.depth] + (KEPT,) * (1 + handler.keeps_place)
@@ -130,7 +132,9 @@ class Flow:
         if effect < 0:
             return tuple(stack[:effect])
         if effect == 0 and stack and name not in ("NOP", "RESUME", "PRECALL", "KW_NAMES", "EXTENDED_ARG", *_ALWAYS):
-            stack[-1] = VALUE if name not in ("DELETE_FAST", "MAKE_CELL", "COPY_FREE_VARS", "SETUP_ANNOTATIONS") else stack[-1]
+            stack[-1] = (
+                VALUE if name not in ("DELETE_FAST", "MAKE_CELL", "COPY_FREE_VARS", "SETUP_ANNOTATIONS") else stack[-1]
+            )
         return (*stack, *[VALUE] * effect)
 
     # ---- Variables.

@@ -26,7 +26,9 @@ _BACKWARD = {
 }  # fmt: skip
 """Jumps that may give way, and how they are written at the end, from where all goes backward."""
 
-_FIXED = frozenset(("RESUME", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", "YIELD_VALUE", "SEND", "KW_NAMES", "PRECALL"))
+_FIXED = frozenset(
+    ("RESUME", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", "YIELD_VALUE", "SEND", "KW_NAMES", "PRECALL")
+)
 _CACHES: Sequence[int] = getattr(dis, "_inline_cache_entries")  # noqa: B009 (it has no public name)
 
 
@@ -75,7 +77,9 @@ class _Writer:
         """Units of what was appended, with their positions."""
         self._targets = {flow.instructions[place].offset for place in range(len(flow.instructions))
                          if flow.instructions[place].is_jump_target}  # fmt: skip
-        self._targets |= {offset for handler in flow.handlers for offset in (handler.start, handler.end, handler.target)}
+        self._targets |= {
+            offset for handler in flow.handlers for offset in (handler.start, handler.end, handler.target)
+        }
         self._taken: set[int] = set()
         """Offsets within instructions that gave way, to which nothing may jump."""
         self._ends: set[int] = set()

@@ -37,6 +37,9 @@ _MOST_FRUITLESS = 4
 _MOST_ENDS = 3
 """Of segments with one start."""
 
+_MOST_ENDS_TRIED = 8
+"""In one attempt."""
+
 _MOST_STARTS = 48
 """In one function."""
 
@@ -137,6 +140,16 @@ class Division:
         found = [place for after in (entry, *loops) for place in flow.next_clean(after)]
         return sorted({*found, *[place for place in heads if flow.is_clean(place)]})
 
+    def reasons(self) -> dict[int, str]:
+        """Lines from which on no segment was found, with the reason."""
+        positions = {place: self.flow.instructions[place].positions for place in self.sites}
+        lines = {place: position.lineno for place, position in positions.items() if position is not None}
+        return {
+            line: site.reason
+            for place, site in sorted(self.sites.items())
+            if site.reason and not site.segments and (line := lines.get(place)) is not None
+        }
+
     def add_site(self, code: CodeType, place: int) -> bool:
         if place in self.sites or len(self.sites) >= _MOST_STARTS or not may_start(code, self.flow, place):
             return False
@@ -210,7 +223,7 @@ class _Lesson:
         points, reason = self._explored()
         is_changed = self._add_sites(points[-1].place)
         limit = len(points) - 1
-        for _ in range(6):
+        for _ in range(_MOST_ENDS_TRIED):
             end = self._end(points[: limit + 1])
             if end is None:
                 break
@@ -264,10 +277,14 @@ class _Lesson:
         most = points[-1].calls
         if most < _FEW_CALLS:
             return None
-        first = {}
+        first: dict[int, int] = {}
         for number, point in enumerate(points):
             first.setdefault(point.place, number)
-        fit = [number for number, point in enumerate(points) if point.may_end and first[point.place] == number and point.calls >= _FEW_CALLS]
+        fit = [
+            number
+            for number, point in enumerate(points)
+            if point.may_end and first[point.place] == number and point.calls >= _FEW_CALLS
+        ]
         return min(fit, key=lambda number: (-points[number].calls, len(points[number].stack), number), default=None)
 
     def _capture(self, end: Point) -> bool:

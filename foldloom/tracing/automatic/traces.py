@@ -103,8 +103,12 @@ def trace_of(
     made.rules = body.rules()
     if sum(rule != 0 for rule in made.rules) > 1 and not body.is_smooth:
         raise NotRepeatable("it returns several results, and may have infinite derivatives between them")
+    if not body.is_of_one_piece(types, builder.output_types):
+        raise NotRepeatable("it returns results that do not depend on the same tensors")
     outputs = tuple(builder.output_types)
-    made.op = Op(AUTOMATIC, types, outputs, body, label=label, repeatable=all(node.op.repeatable for node in body.nodes))
+    made.op = Op(
+        AUTOMATIC, types, outputs, body, label=label, repeatable=all(node.op.repeatable for node in body.nodes)
+    )
     made.types = types
     made.numbers = tuple({natives.kinds[register] for register in builder.number_registers})
     made.modes, made.device = recorder.signatures.modes, recorder.inputs.device
@@ -177,5 +181,3 @@ def own(recorder: Recorder, handle: LazyTensor) -> None:
     """Make a given tensor an input of the graph, if it is taken as one whole in any case."""
     if recorder.is_given(handle) and (handle.ndim == 0 or (handle.ndim == 1 and handle.is_floating_point())):
         recorder.own(handle)
-
-

@@ -6,6 +6,9 @@ the other, each for all members, so that what is computed is what the nodes woul
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 
 from foldloom.execution import Kernel
-from foldloom.graph import Op
+from foldloom.graph import Op, Type
 from foldloom.graph.ragged import Ragged
 from foldloom.tracing.functions.calls import function_named
 from foldloom.tracing.functions.histories import ALWAYS, IF_ANY
@@ -172,20 +175,54 @@ class Body:
             rule_of += [_composed(rule, of_operands) for rule in node.rules]
         return rule_of
 
-    def saved_by(self, saved_by_node: Sequence[SavedBy]) -> SavedBy:
-        """What the cell saves for backward, of its operands and results, from what its nodes save."""
+    def is_of_one_piece(self, types: Sequence[Type], output_types: Sequence[Type]) -> bool:
+        """Whether all outputs that may have gradients depend on the same of the operands that may have some, by operations that pass gradients
+        on. Otherwise backward from one of them would reach operands of another."""
+        differentiable = sum(1 << number for number, type in enumerate(types) if type.differentiable)
+        read: list[int] = [1 << number for number in range(self.operands)] + [0] * len(self.constants)
+        for node in self.nodes:
+            for rule in node.rules:
+                passing = [
+                    read[number]
+                    for slot, number in enumerate(node.operands)
+                    if rule == ALWAYS or _depends_on(rule, slot)
+                ]
+                read.append(functools.reduce(operator.or_, passing, 0))
         rules = self._rules_of_values()
-        each = [self._saved(saved_by_node, [_depends_on(rule, n) for rule in rules]) for n in range(self.operands)]
-        return SavedBy(tuple(each), self._saved(saved_by_node, [rule == ALWAYS for rule in rules]))
+        outputs = [number for number, type in zip(self.outputs, output_types, strict=True) if type.differentiable]
+        return len({(rules[number] != 0, read[number] & differentiable) for number in outputs}) <= 1
 
-    def _saved(self, saved_by_node: Sequence[SavedBy], tracked: Sequence[bool]) -> Saved:
-        """What is saved if these values require grad."""
+    def saved_by(self, saved_by_node: Sequence[SavedBy]) -> tuple[SavedBy, ...]:
+        """What the cell saves for the gradient of each output, of its operands and results, from what its nodes save."""
+        return tuple([self._saved_for(output, saved_by_node) for output in self.outputs])
+
+    def _saved_for(self, output: int, saved_by_node: Sequence[SavedBy]) -> SavedBy:
+        rules = self._rules_of_values()
+        needed = self._needed_for(output)
+        each = [
+            self._saved(saved_by_node, needed, [_depends_on(rule, n) for rule in rules]) for n in range(self.operands)
+        ]
+        return SavedBy(tuple(each), self._saved(saved_by_node, needed, [rule == ALWAYS for rule in rules]))
+
+    def _needed_for(self, output: int) -> list[bool]:
+        """Which nodes an output is computed by."""
+        firsts = list(itertools.accumulate([len(node.op.outputs) for node in self.nodes], initial=self.first_result))
+        values, needed = {output}, [False] * len(self.nodes)
+        for number in range(len(self.nodes) - 1, -1, -1):
+            if not values.isdisjoint(range(firsts[number], firsts[number + 1])):
+                needed[number] = True
+                values.update(self.nodes[number].operands)
+        return needed
+
+    def _saved(self, saved_by_node: Sequence[SavedBy], needed: Sequence[bool], tracked: Sequence[bool]) -> Saved:
+        """What these nodes save if these values require grad."""
         values: set[int] = set()
         first = self.first_result
-        for node, saved_by in zip(self.nodes, saved_by_node, strict=True):
+        for node, saved_by, is_needed in zip(self.nodes, saved_by_node, needed, strict=True):
             saved = saved_by.by([tracked[number] for number in node.operands])
-            values.update([node.operands[slot] for slot in saved.operands])
-            values.update([first + result for result in saved.results])
+            if is_needed:
+                values.update([node.operands[slot] for slot in saved.operands])
+                values.update([first + result for result in saved.results])
             first += len(node.op.outputs)
         operands = frozenset([value for value in values if value < self.operands])
         return Saved(operands, frozenset([n for n, value in enumerate(self.outputs) if value in values]))

@@ -30,7 +30,7 @@ from foldloom.tracing.flushing.kernels import kernels_of
 from foldloom.tracing.flushing.overwritten import Overwritten
 from foldloom.tracing.flushing.pending import Cut, Pending
 from foldloom.tracing.flushing.reading import GivenReader
-from foldloom.tracing.flushing.saved import saved_by_op, saves_weight
+from foldloom.tracing.flushing.saved import saved_by_outputs, saves_weight
 from foldloom.tracing.functions.saved import SavedBy
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.scope import computing, recording_paused, unwatched
@@ -351,11 +351,11 @@ class Flushes:
     def _overwritten(self) -> list[int]:
         """The values of nodes that saved what was changed in place later."""
         weights = self._weights_of_run()
-        known: dict[Op, SavedBy] = {}
+        known: dict[Op, tuple[SavedBy, ...]] = {}
 
-        def saved(op: Op) -> SavedBy:
+        def saved(op: Op) -> tuple[SavedBy, ...]:
             if op not in known:
-                known[op] = saved_by_op(op, self._owner, weights)
+                known[op] = saved_by_outputs(op, self._owner, weights)
             return known[op]
 
         def saves(op: Op, names: Collection[Hashable]) -> bool:

@@ -69,12 +69,12 @@ class Overwritten:
     def __init__(
         self,
         graph: GraphBuilder,
-        saved_by: Callable[[Op], SavedBy],
+        saved_by: Callable[[Op], Sequence[SavedBy]],
         saves_weight: Callable[[Op, Collection[Hashable]], bool],
         is_one_tensor: Callable[[int, int], bool],
     ) -> None:
-        """``saves_weight`` tells whether an op saves one of its weights that has one of these names, ``is_one_tensor`` whether a given value
-        was made once in an example."""
+        """``saved_by`` tells what an op saves for each of its outputs, or for all, ``saves_weight`` whether it saves one of its weights
+        that has one of these names, ``is_one_tensor`` whether a given value was made once in an example."""
         self._graph = graph
         self._saved_by = saved_by
         self._saves_weight = saves_weight
@@ -98,9 +98,12 @@ class Overwritten:
             self._follow_views(part)
         for part in columns:
             for node in self._candidates(part):
-                if self._is_spoiled(part, node):
-                    first = int(part.first_value[node])
-                    found += range(first, first + int(part.width[node]))
+                first, width = int(part.first_value[node]), int(part.width[node])
+                saved_by = self._saved_by(self._ops[int(part.op_of_node[node])])
+                if len(saved_by) > 1 and len(saved_by) == width:
+                    found += [first + n for n, each in enumerate(saved_by) if self._is_spoiled(part, node, each)]
+                elif any(self._is_spoiled(part, node, each) for each in saved_by):
+                    found += range(first, first + width)
         return found
 
     def _users_of_derived(self, part: _Columns) -> Iterator[int]:
@@ -156,9 +159,8 @@ class Overwritten:
         within = made < part.first_value[makers] + part.width[makers] if len(made) else np.empty(0, np.bool_)
         return np.unique(np.concatenate([readers, makers[within]])).tolist()  # type: ignore[no-any-return]
 
-    def _is_spoiled(self, part: _Columns, node: int) -> bool:
+    def _is_spoiled(self, part: _Columns, node: int, saved_by: SavedBy) -> bool:
         op = self._ops[int(part.op_of_node[node])]
-        saved_by = self._saved_by(op)
         if saved_by.nothing:
             return False
         slots = list(part.slots_of(node, len(op.inputs)))

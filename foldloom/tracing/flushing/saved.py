@@ -26,13 +26,18 @@ _known: dict[Hashable, SavedBy] = {}
 """By function, settings, types and mode. The same for all batches."""
 
 
+def saved_by_outputs(op: Op, owner: object, weights: Weights) -> tuple[SavedBy, ...]:
+    """What an op saves for the gradient of each of its outputs; only one for all if it is one operation."""
+    if is_automatic(op):
+        body = body_of(op)
+        return body.saved_by([saved_by_op(node.op, owner, weights) for node in body.nodes])
+    return (saved_by_op(op, owner, weights),)
+
+
 def saved_by_op(op: Op, owner: object, weights: Weights) -> SavedBy:
     mode: Any = op.mode
     if op.is_input or (mode is not None and not mode[0]):
         return SavedBy(tuple([Saved()] * len(op.inputs)))
-    if is_automatic(op):
-        body = body_of(op)
-        return body.saved_by([saved_by_op(node.op, owner, weights) for node in body.nodes])
     differentiable = [type.differentiable for type in op.inputs]
     with recording_paused(), in_mode(op.mode):
         if not is_function(op):

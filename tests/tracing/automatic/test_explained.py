@@ -23,8 +23,9 @@ def test_cells_and_reasons_are_named(trees: tuple[TreeLSTM, list[object]]) -> No
     model, examples = trees
     fl.batch(model)(examples)
     text = str(fl.explain(model, examples))
-    assert "automatic cell Leaf.forward: 8 operations as one" in text
     assert "automatic cell Merge.forward: 15 operations as one" in text
+    assert "automatic cell TreeLSTM.forward.<locals>.visit (lines 54 to 59): 11 operations as one" in text
+    assert "automatic cell TreeLSTM.forward.<locals>.visit (line 59): 2 operations as one" in text
     assert "no automatic cell: TreeLSTM.forward.<locals>.visit" in text
     assert ", because " in text
 

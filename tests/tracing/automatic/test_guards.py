@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not fast_path.is_compiled, reason="automatic cel
 
 @pytest.fixture(autouse=True)
 def _captured_at_once() -> Iterator[None]:
-    before = fast_path.automatic.capture_from(1)
+    before = fast_path.automatic.capture_from(0)
     yield
     fast_path.automatic.capture_from(before)
 
