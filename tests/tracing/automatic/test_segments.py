@@ -145,7 +145,7 @@ def test_values_of_any_number_of_rows() -> None:
         return query
 
     words = words_of(1, 2, 3, 4, 5)
-    columns = [words, [row[0].detach() for row in words]]
+    columns: list[Any] = [words, [row[0].detach() for row in words]]
 
     def build() -> Program:
         return Program(attend, columns, list(model.parameters()))
