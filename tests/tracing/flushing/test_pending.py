@@ -230,7 +230,7 @@ def test_weights_that_change_before_what_was_left_has_run() -> None:
 
 def test_views_know_who_asked_for_what_was_left_and_where() -> None:
     columns = states(5), [2, 4, 6, 3, 5]
-    survey = survey_of(walk, columns, None)
+    survey = survey_of(fl.batch(walk, automatic_cells=False), columns, None)
     losses = [n for n, op in enumerate(survey.op_of_node.tolist()) if survey.ops[op].label == "cross_entropy"]
     places = [survey.places[node] for node in losses]
     first = walk.__code__.co_firstlineno
