@@ -49,7 +49,10 @@ class RecordingMode(TorchFunctionMode):
         if func in _CONSTANTS and not (kwargs and kwargs.get("requires_grad")):
             return recorder.constant(func, args, kwargs or {})
         if func in _RANDOM and not (kwargs and kwargs.get("requires_grad")):
-            return recorder.lift(func(*args, **(kwargs or {})), ragged=False)
+            drawn = func(*args, **(kwargs or {}))
+            if drawn.shape or recorder.guards.runs_later:
+                return recorder.lift(drawn, ragged=False)
+            return recorder.give(drawn)  # one number is mostly for Python, which has it at once
         if has_rule(func) and _takes_weights(recorder, args, kwargs):
             return recorder.call_function(func, args, kwargs)
         changed = _changed(func, args, kwargs or {})

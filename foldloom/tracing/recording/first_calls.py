@@ -225,9 +225,11 @@ def with_given_taken(
 
 def _has_rows(tensor: torch.Tensor, function: Any, lengths: set[int]) -> bool:
     """Whether a given tensor is best taken as ragged: beside ragged values of its length, or for a lookup."""
-    if not tensor.ndim:
+    with unwatched():
+        shape = tensor.shape
+    if not shape:
         return False
-    return len(tensor) in lengths or (function in LOOKUPS and tensor.ndim == 1) or function in OF_SEQUENCES
+    return shape[0] in lengths or (function in LOOKUPS and len(shape) == 1) or function in OF_SEQUENCES
 
 
 _TAKEN = PLAIN_TYPES | {LazyTensor, torch.Tensor, torch.nn.Parameter}

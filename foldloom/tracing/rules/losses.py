@@ -64,8 +64,20 @@ def elementwise_loss(call: Call) -> Batched | None:
     if call.function.__name__ in _WEIGHTED_MEAN and call.kwargs.get("weight") is not None:
         return None
     reduction = call.kwargs.get("reduction", "mean")
-    each = _unreduced(call)
-    return lambda *blocks: _reduced(each(*blocks), reduction)
+    if len(call.operands) == len(tensors):
+        each = _unreduced(call)
+        return lambda *blocks: _reduced(each(*blocks), reduction)
+    return lambda *blocks: _reduced(_unreduced(_with_weights_expanded(call, len(blocks[0])))(*blocks), reduction)
+
+
+def _with_weights_expanded(call: Call, members: int) -> Call:
+    """The call with a weight for each member in place of one for all: losses do not broadcast, or complain that they do."""
+
+    def expanded(value: Any) -> Any:
+        return value.expand(members, *value.shape) if isinstance(value, torch.Tensor) else value
+
+    kwargs = {name: expanded(value) for name, value in call.kwargs.items()}
+    return call._replace(args=tuple(map(expanded, call.args)), kwargs=kwargs)
 
 
 @register(DENSE, _functionals(_OF_ROWS))
