@@ -15,6 +15,7 @@ from benchmarks import (
     sequences,
     small_batches,
     step_size,
+    streaming,
     tree_lstm,
     views,
 )
@@ -39,6 +40,7 @@ def main() -> None:
         step_size,
         small_batches,
         sequences,
+        streaming,
         views,
         export,
         faults,

@@ -23,7 +23,7 @@ PAGE = Path(__file__).with_suffix(".md")
 GROUPS = {
     "Batching": ["batch", "vmap", "batching", "cell", "lift", "one_by_one", "Batched", "Cell", "Ragged"],
     "Recording and planning": ["record", "record_each", "plan", "save", "load", "Recording", "Planned", "Plan"],
-    "Streams": ["stream", "Stream", "StreamStatistics"],
+    "Streams and serving": ["stream", "Stream", "StreamStatistics", "Server", "Answer", "ServerStatistics"],
     "Schedulers": ["Scheduler", "ByDepth", "ByAgenda", "OneByOne"],
     "Looking inside": ["explain", "show", "profile", "Page", "Profile"],
     "Exporting": ["export", "static_model", "StaticModel"],

@@ -11,6 +11,7 @@ if _typing.TYPE_CHECKING:
     from foldloom.graph.recording import Recording
     from foldloom.planning.plans import Plan
     from foldloom.planning.schedulers import ByAgenda, ByDepth, OneByOne, Scheduler
+    from foldloom.serving import Answer, Server, ServerStatistics
     from foldloom.streaming import Stream, StreamStatistics, stream
     from foldloom.tracing import Batched, Cell, batch, batching, cell, lift, one_by_one, plan, record, record_each, vmap
     from foldloom.tracing.storing import load, save
@@ -19,6 +20,7 @@ if _typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
     "Batched",
     "ByAgenda",
     "ByDepth",
@@ -31,6 +33,8 @@ __all__ = [
     "Ragged",
     "Recording",
     "Scheduler",
+    "Server",
+    "ServerStatistics",
     "StaticModel",
     "Stream",
     "StreamStatistics",
@@ -63,6 +67,7 @@ lazy_imports.load_on_demand(
         "graph.recording": ["Recording"],
         "planning.plans": ["Plan"],
         "planning.schedulers": ["ByAgenda", "ByDepth", "OneByOne", "Scheduler"],
+        "serving": ["Answer", "Server", "ServerStatistics"],
         "streaming": ["Stream", "StreamStatistics", "stream"],
         "tracing": [
             "Batched",

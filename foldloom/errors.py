@@ -20,6 +20,10 @@
     ├── DataError               a file that is not what its reader expects, with its name and line
     ├── ExportError             a model that cannot leave Python
     │   └── ExportedFileError   an exported file that is not what it should be, or is asked for what it does not have
+    ├── ServingError            a request that is not answered
+    │   ├── ServerBusyError     too many are waiting
+    │   ├── ServerClosedError   the server takes no more
+    │   └── DeadlineError       it took too long, or was cancelled
     └── RunError                a folder that is not that of a training, or not of this one
 
 What the user's own function raises is raised as it is, with a note that says which example it was; what a cell raises
@@ -128,6 +132,22 @@ class ExportError(FoldloomError):
 
 
 class ExportedFileError(ExportError):
+    pass
+
+
+class ServingError(FoldloomError):
+    pass
+
+
+class ServerBusyError(ServingError):
+    pass
+
+
+class ServerClosedError(ServingError):
+    pass
+
+
+class DeadlineError(ServingError, TimeoutError):
     pass
 
 

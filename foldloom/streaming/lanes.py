@@ -25,6 +25,7 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.pytrees import patched
 from foldloom.tracing.automatic.capture import automatic_cells
 from foldloom.tracing.cells.core import Cell
+from foldloom.tracing.fibers.torch_state import TorchState
 from foldloom.tracing.in_fibers import fibers_of
 from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.one_example import add_line, record_example
@@ -285,3 +286,15 @@ class _Run:
                 yield
         finally:
             self._uncompiled.__enter__()
+
+
+def as_here(work: Callable[[], None]) -> Callable[[], None]:
+    """The same in another thread, with torch's modes of this one."""
+    state = TorchState.capture()
+
+    def run() -> None:
+        with torch.inference_mode(state.inference):
+            state.apply()
+            work()
+
+    return run

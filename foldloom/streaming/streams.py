@@ -12,12 +12,11 @@ import torch
 
 from foldloom.errors import ArgumentError, RecordingError
 from foldloom.planning.schedulers import Scheduler
-from foldloom.streaming.lanes import Lanes, Program, Result
+from foldloom.streaming.lanes import Lanes, Program, Result, as_here
 from foldloom.streaming.relay import Relay
 from foldloom.torch_private import current_transform
 from foldloom.tracing.arguments import described, scheduler_of
 from foldloom.tracing.cells.lookup import cell_of_module
-from foldloom.tracing.fibers.torch_state import TorchState
 from foldloom.tracing.outcomes import Errors, Raised, errors_of
 from foldloom.tracing.scope import scope
 
@@ -69,7 +68,7 @@ class Stream(Iterator[Any]):
         self._source = _Lazily(width, ordered)
         lanes = Lanes(program, self._source, width)
         self._counts = lanes.counts
-        self._relay = self._source.relay = Relay(_as_here(lanes.run), "fl.stream")
+        self._relay = self._source.relay = Relay(as_here(lanes.run), "fl.stream")
         self._close = weakref.finalize(self, self._relay.stop)
         self._close.atexit = False
 
@@ -166,18 +165,6 @@ class _Lazily:
             self.ready.extend(results)
         if self.ready:
             self.relay.pause(_HAS_RESULTS)
-
-
-def _as_here(work: Callable[[], None]) -> Callable[[], None]:
-    """The same in another thread, with torch's modes of this one."""
-    state = TorchState.capture()
-
-    def run() -> None:
-        with torch.inference_mode(state.inference):
-            state.apply()
-            work()
-
-    return run
 
 
 def stream(

@@ -31,6 +31,7 @@ def test_public_names() -> None:
             "planning",
             "pytrees",
             "runtime",
+            "serving",
             "streaming",
             "tasks",
             "torch_private",
