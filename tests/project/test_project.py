@@ -98,3 +98,15 @@ def test_graph_and_plan_need_no_torch() -> None:
         assert "torch" not in re.findall(
             r"^(?:import|from) (\w+)", (ROOT / f"foldloom/{name}.py").read_text(), re.MULTILINE
         )
+
+
+def test_hashes_are_of_what_is_pinned() -> None:
+    def lines(name: str) -> list[str]:
+        return [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith(("#", " "))]
+
+    pinned, hashed = lines("constraints.txt"), [line.removesuffix(" \\") for line in lines("hashes.txt")]
+    assert sorted(hashed) == sorted(line for line in pinned if not line.startswith("torch=="))
+    every = re.findall(
+        r"^(\S+==\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", (ROOT / "hashes.txt").read_text(), re.M
+    )
+    assert [name for name, _ in every] == hashed
