@@ -79,8 +79,9 @@ class MoleculeReader(Reader[Molecule]):
         if not missing:
             return
         if self.column in missing:
+            alike = [name for name in self._header.columns if "smiles" in name.lower()]
             raise DataError(
-                f"expected a column {self.column!r} of molecules, but there are {known}: write --set smiles=NAME"
+                f"expected a column {self.column!r} of molecules, but there are {known}: write --set smiles={written(alike[:1] or ['NAME'])}"
             )
         numeric = [name for name in self._header.numeric(first[1]) if name != self.column]
         example = f"targets={written(numeric[:1] or ['NAME'])}"

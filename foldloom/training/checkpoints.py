@@ -50,7 +50,7 @@ class Checkpoints:
         if not self._folder.is_dir():
             return []
         with durable.told("read", self._folder):
-            named = [path for path in self._folder.iterdir() if re.fullmatch(r"step-\d{1,15}", path.name)]
+            named = [path for path in self._folder.iterdir() if re.fullmatch(r"step-[0-9]{1,15}", path.name)]
         return sorted(named, key=_step, reverse=True)
 
     def save(self, step: int, of_all: Files, own: Files, about: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Checkpoints:
             return
         main, written = self._accelerator.is_main_process, self._folder / f"step-{step}{durable.UNFINISHED}"
         if main:
-            durable.make_folder(self._folder)
+            durable.make_folder_within(self._folder.parent, self._folder.name)
             self._remove_unfinished()
             durable.make_folder(written)
         self._accelerator.wait_for_everyone()
@@ -77,12 +77,12 @@ class Checkpoints:
                 durable.remove_folder(old)
 
     def read(self, path: Path, at_most: int) -> Checkpoint:
-        """With all of its files, each of so many bytes at most."""
+        """With all of its files, of so many bytes at most together."""
         try:
             about = parsed_json(durable.read(path / MANIFEST, MANIFEST_BYTES))
             files = self._checked(path, about, at_most)
         except (RunError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problem = error if isinstance(error, RunError) else f"{path / MANIFEST}: {error!r}"
+            problem = error if isinstance(error, RunError) else f"{path / MANIFEST}: {error!r:.300}"
             raise DamagedCheckpointError(f"{problem}") from error
         return Checkpoint(path, about, files)
 
@@ -95,14 +95,15 @@ class Checkpoints:
         for name, described in about["files"].items():
             if Path(name).name != name:
                 raise ValueError(f"{name!r} is not the name of a file in it")
-            files[name] = durable.read(path / name, at_most)
+            files[name] = durable.read(path / name, at_most - sum(map(len, files.values())))
             if described != _described(files[name]):
                 raise RunError(f"{path / name} is damaged: its checksum is not that of {MANIFEST}")
         return files
 
     def remove(self, paths: Sequence[Path]) -> None:
         """Those that turned out to be damaged: what is saved next may have their names."""
-        if self._accelerator.is_main_process:
+        if self._accelerator.is_main_process and paths:
+            durable.make_folder_within(self._folder.parent, self._folder.name)
             for path in paths:
                 durable.remove_folder(path)
 

@@ -65,7 +65,10 @@ def write_within(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def _write_and_sync(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    """As a new file. What has its name, left by somebody who was cut off or put there by a stranger, goes: nothing is written through links."""
+    path.unlink(missing_ok=True)
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    with os.fdopen(number, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -75,6 +78,17 @@ def make_folder(path: Path) -> None:
     """With those above it, as far as they are missing."""
     with told("write", path):
         _make_folder(path)
+
+
+def make_folder_within(folder: Path, name: str) -> Path:
+    """A folder in that of a training, which may be a stranger's: where it leads to is written, and files are removed there."""
+    path = folder / name
+    if path.is_symlink():
+        raise RunError(
+            f"{path} is a link to elsewhere, and nothing is written through links: put a folder in its place"
+        )
+    make_folder(path)
+    return path
 
 
 def _make_folder(path: Path) -> None:
@@ -111,9 +125,20 @@ def sync_folder(path: Path) -> None:
 def read(path: Path, at_most: int) -> bytes:
     """All of a file, which must be one of so many bytes at most."""
     with told("read", path):
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise RunError(f"{path} is not a file")
-        if status.st_size > at_most:
-            raise RunError(f"{path} has {status.st_size:,} bytes, more than the {at_most:,} that are expected at most")
-        return path.read_bytes()
+        # A pipe would be waited for, were it not for this.
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        try:
+            status = os.fstat(number)
+            if not stat.S_ISREG(status.st_mode):
+                raise RunError(f"{path} is not a file")
+            if status.st_size > at_most:
+                raise RunError(
+                    f"{path} has {status.st_size:,} bytes, more than the {at_most:,} that are expected at most"
+                )
+            with os.fdopen(number, "rb", closefd=False) as file:
+                data = file.read(status.st_size + 1)
+        finally:
+            os.close(number)
+        if len(data) != status.st_size:
+            raise RunError(f"{path} was changed while it was read")
+        return data

@@ -31,7 +31,9 @@ MADE = 200
 """How many examples a quick training learns from."""
 
 CONFIG, MODEL = "config.json", "model.safetensors"
-CONFIG_BYTES, LARGEST_MODEL = 1 << 25, 1 << 36
+CONFIG_BYTES, LARGEST_MODEL, MOST_EXAMPLES = 1 << 25, 1 << 36, 10**12
+MOST_TOLD = 300
+"""Characters of a reason."""
 
 
 Tell = Callable[[str], None]
@@ -142,7 +144,9 @@ class Run:
     def save(self, name: str, data: bytes) -> None:
         """A file takes the place of the old one once it is complete: whoever is cut off on the way leaves that."""
         path = self.folder / name
-        durable.make_folder(path.parent)
+        durable.make_folder(self.folder)
+        if path.parent != self.folder:
+            durable.make_folder_within(self.folder, path.parent.name)
         durable.write(path, data)
 
     def save_model(self, model: Trainable) -> None:
@@ -195,13 +199,14 @@ def _checked(config: Any) -> dict[str, Any]:
             raise ValueError(f"expected {types[0].__name__} for {name!r}, not {type(config[name]).__name__}")
     if config["task"] not in TASKS:
         raise ValueError(f"there is no task {config['task']!r}; there are {', '.join(TASKS)}")
-    if not all(isinstance(count, int) for count in config["examples"].values()):
-        raise ValueError("expected whole numbers in 'examples'")
+    if not all(type(count) is int and 0 <= count <= MOST_EXAMPLES for count in config["examples"].values()):
+        raise ValueError(f"expected whole numbers from 0 to {MOST_EXAMPLES:,} in 'examples'")
     return config
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, FoldloomError) or type(error) is ValueError else repr(error)
+    told = str(error) if isinstance(error, FoldloomError | ValueError) else repr(error)
+    return told if len(told) <= MOST_TOLD else f"{told[:MOST_TOLD]}..."
 
 
 def _told(counts: Mapping[str, int]) -> str:

@@ -53,7 +53,7 @@ def restore(checkpoint: Checkpoint, parts: Parts, rank: int, processes: int) -> 
         raise DamagedCheckpointError(f"{checkpoint.path}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise DamagedCheckpointError(
-            f"{checkpoint.path} is not what a training of this version wrote: {error!r}"
+            f"{checkpoint.path} is not what a training of this version wrote: {error!r:.300}"
         ) from error
 
 

@@ -143,6 +143,9 @@ CONFIG: dict[str, Callable[[Path], object]] = {
     "fitted to nothing": _field("fitted", {}),
     "fitted to a list": _field("fitted", []),
     "counts that are texts": _field("examples", {"train": "x"}),
+    "counts that are huge": _field("examples", {"train": 10**400, "dev": 1, "test": 1}),
+    "counts below nothing": _field("examples", {"train": -1, "dev": 1, "test": 1}),
+    "text in UTF-16": lambda path: path.write_bytes(path.read_text().encode("utf-16")),
     "quick is a text": _field("quick", "yes"),
     "a huge state": _setting("hidden", 10**9),
     "a large state": _setting("hidden", 4096),
@@ -167,6 +170,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         cli.main(arguments)
     assert ended.value.code == 2
     *_, last = capsys.readouterr().err.splitlines()
+    assert len(last) < 1500, "it tells all of the file"
     return last
 
 
@@ -237,6 +241,35 @@ def test_parts_of_another_training(
     shutil.copy(foreign / "model.safetensors", folder / "model.safetensors")
     for name in ("eval", "predict"):
         assert "model.safetensors" in refused(commands(folder, tmp_path / "lines")[name], capsys)
+
+
+LINKS = (".lock", ".model.safetensors.new", ".scores.json.new", ".curves.csv.new", "curves.csv", "scores.json")
+
+
+@pytest.mark.parametrize(
+    "name", [*LINKS, "checkpoints", "tensorboard", "checkpoints/step-99.new", "checkpoints/step-99"]
+)
+def test_nothing_is_written_through_links(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training goes on in the folder of a stranger, in which links lead to files and checkpoints of others."""
+    shutil.rmtree(checkpoints(folder)[-1])
+    victim, planted = tmp_path / "victim", folder / name
+    shutil.copytree(folder / "checkpoints", victim)
+    (victim / "half.new").mkdir()
+    (victim / "file").write_text("precious")
+    before = {path: path.read_bytes() if path.is_file() else b"" for path in victim.rglob("*")}
+    if planted.is_dir():
+        shutil.rmtree(planted)
+    planted.unlink(missing_ok=True)
+    is_file = name in LINKS
+    planted.symlink_to(victim / "file" if is_file else victim)
+    arguments = ["train", "--resume", str(folder), "--device", "cpu"]
+    if is_file and name != ".lock":
+        cli.main(arguments)
+    else:
+        assert str(planted) in refused(arguments, capsys)
+    assert {path: path.read_bytes() if path.is_file() else b"" for path in victim.rglob("*")} == before
 
 
 @pytest.mark.parametrize("kind", ["data", "vectors", "run"])
