@@ -132,7 +132,10 @@ class DerivedWeights:
 
     def name_of(self, weight: torch.Tensor) -> Hashable:
         """The name of any weight, derived or not."""
-        return self._made[id(weight)].name if self.is_derived(weight) else name_of_weight(weight)
+        if self.is_derived(weight):
+            return self._made[id(weight)].name
+        name = name_of_weight(weight)
+        return (name_of(torch.Tensor.detach), _ALONE, (name,), None) if id(weight) in self._guards.frozen else name
 
     def derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None, example: int) -> Any:
         """What a function of weights alone returns: computed once, for all examples."""
@@ -250,6 +253,7 @@ def _items_of(result: Any) -> tuple[Any, ...]:
 
 
 _ITEM = flatten(((None, 0), {}), [])
+_ALONE = flatten(((None,), {}), []), (SHARED,)
 
 
 def _name_of_item(name: Hashable, number: int) -> Hashable:

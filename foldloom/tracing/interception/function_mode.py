@@ -14,6 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from foldloom.tracing import fast_path
+from foldloom.tracing.mutation.flags import switch_flag, switches_flag
 from foldloom.tracing.mutation.functional import changes_in_place
 from foldloom.tracing.mutation.outside import change_outside
 from foldloom.tracing.rules import has_rule
@@ -55,6 +56,8 @@ class RecordingMode(TorchFunctionMode):
             return recorder.give(drawn)  # one number is mostly for Python, which has it at once
         if has_rule(func) and _takes_weights(recorder, args, kwargs):
             return recorder.call_function(func, args, kwargs)
+        if switches_flag(func):
+            return switch_flag(recorder, func, args, kwargs or {})
         changed = _changed(func, args, kwargs or {})
         if not changed:
             return func(*args, **(kwargs or {}))
@@ -68,7 +71,7 @@ class RecordingMode(TorchFunctionMode):
 def _changed(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors that a call changes in place."""
     found: Any = ()
-    if changes_in_place(func) and func is not torch.Tensor.requires_grad_:
+    if changes_in_place(func):
         found = args[0] if args else kwargs.get("input")
     elif kwargs.get("out") is not None:
         found = kwargs["out"]

@@ -103,6 +103,10 @@ class Guards:
         """Of guarded tensors: where their numbers are. `w.data = ...` changes it, and `w.data.mul_(2)` no version."""
         self._changed: str | None = None
         """What was changed, and where, if a guarded tensor was."""
+        self._flags: dict[int, tuple[torch.Tensor, bool]] = {}
+        """Tensors whose `requires_grad` was switched inside the batch, and what it was before."""
+        self.frozen: frozenset[int] = frozenset()
+        """Those that do not require grad now, and did at first."""
 
     def clear(self) -> None:
         """Nothing more will run."""
@@ -112,6 +116,7 @@ class Guards:
         self._functions.clear()
         self._tensors.clear()
         self._address.clear()
+        self._flags.clear()
 
     def guard_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -144,6 +149,35 @@ class Guards:
                 self._address[id(tensor)] = _address_of(tensor)
         return bool(found)
 
+    def note_flag(self, tensor: torch.Tensor) -> None:
+        """Whether it requires grad is about to be switched."""
+        self._flags.setdefault(id(tensor), (tensor, tensor.requires_grad))
+
+    def first_flag(self, tensor: torch.Tensor) -> bool:
+        return self._flags[id(tensor)][1]
+
+    def flag_changed(self, tensor: torch.Tensor) -> bool:
+        """It was switched. False if calls that were recorded before know nothing of the flag that it has now, and have run."""
+        is_new = tensor.requires_grad and not self.first_flag(tensor)
+        if is_new:
+            self._flags[id(tensor)] = tensor, True
+        self.frozen = frozenset([key for key, (t, first) in self._flags.items() if first and not t.requires_grad])
+        return not is_new
+
+    @contextmanager
+    def _first_flags(self) -> Iterator[None]:
+        """Weights require grad as they did when they were first used."""
+        others = [tensor for tensor, first in self._flags.values() if tensor.requires_grad is not first]
+        with unwatched():
+            for tensor in others:
+                tensor.requires_grad_(not tensor.requires_grad)
+        try:
+            yield
+        finally:
+            with unwatched():
+                for tensor in others:
+                    tensor.requires_grad_(not tensor.requires_grad)
+
     def guard_module(self, module: nn.Module) -> bool:
         """Guard one of torch's modules. False if it cannot be: it is in another state than when it was first called, or its weights
         are not parameters that can be told from others."""
@@ -151,6 +185,8 @@ class Guards:
         if not all(isinstance(weight, nn.Parameter) for weight in weights):
             return False
         if weights and all(weight.numel() == 1 for weight in weights):
+            return False
+        if self.frozen and any(id(weight) in self.frozen for weight in weights):
             return False
         state = self.module_states.setdefault(module, state_of(module))
         return holds(state)
@@ -246,7 +282,7 @@ class Guards:
             try:
                 for _, state in others:
                     _put(state)
-                with self.changes_allowed():
+                with self.changes_allowed(), self._first_flags():
                     yield
             finally:
                 for state in put_back:

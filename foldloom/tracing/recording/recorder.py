@@ -379,6 +379,9 @@ class Recorder:
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         self.flushes.note_change(values, is_ragged, made)
 
+    def note_flag(self, tensor: torch.Tensor) -> None:
+        self.signatures.note_flag(tensor)
+
     def derived_under(self, handle: LazyTensor) -> torch.Tensor | None:
         return derived_under(self, handle)
 

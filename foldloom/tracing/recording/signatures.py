@@ -112,7 +112,8 @@ class Signatures:
         self._inputs = inputs
         self._guards = guards
         self._derived = derived
-        self._calls_of_mode: dict[Mode, dict[Any, Any]] = {}
+        self._calls_of_mode: dict[tuple[Mode, frozenset[int]], dict[Any, Any]] = {}
+        """By the mode, and the weights that are frozen for a while."""
         self._line_of_op: dict[Op, str] = {}
         self.base_mode = self._mode = current_mode()
         self.base_inference = torch.is_inference_mode_enabled()
@@ -142,9 +143,16 @@ class Signatures:
         self._use_calls()
 
     def _use_calls(self) -> None:
-        calls = self._calls_of_mode.setdefault(self._mode, {})
+        calls = self._calls_of_mode.setdefault((self._mode, self._guards.frozen), {})
         is_usual = self._mode[2] is self.base_mode[2] and not is_any_autocast_enabled()
         self._graph.set_calls(calls, self._mode[0], not is_usual, self._mode[0] or not self.base_mode[0])
+
+    def note_flag(self, tensor: torch.Tensor) -> None:
+        """`requires_grad` of a weight has been switched."""
+        if not self._guards.flag_changed(tensor):
+            self._calls_of_mode = {}
+            self._derived.forget()
+        self._use_calls()
 
     @property
     def has_gradients(self) -> bool:
@@ -169,6 +177,12 @@ class Signatures:
                     signature = cell.signature(types, nesting, settings)
         except FoldloomError as error:
             raise type(error)(f"{error}\n  {self._graph.where()}") from error.__cause__
+        frozen = () if cell.module is None else [w for w in cell.module.parameters() if id(w) in self._guards.frozen]
+        if frozen:
+            raise ArgumentError(
+                f"cell {cell.label} is called while some of its weights do not require grad for a while. Detach what it computes, or take it off "
+                f"the cells\n  {self._graph.where()}"
+            )
         op = signature.op if self.mode_of_op is None else replace(signature.op, mode=self.mode_of_op)
         if cell.module is not None:
             self._guards.guard_cell(cell.module)
