@@ -27,6 +27,7 @@ from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import Limit, is_caught
 from foldloom.tracing.flushing.gradient_calls import GradientCall, GradientWatch
 from foldloom.tracing.flushing.kernels import kernels_of
+from foldloom.tracing.flushing.layouts import Layouts
 from foldloom.tracing.flushing.overwritten import Overwritten
 from foldloom.tracing.flushing.pending import Cut, Pending
 from foldloom.tracing.flushing.reading import GivenReader
@@ -72,6 +73,7 @@ class Flushes:
         self._session: Session | None = None
         self._pending = Pending()
         self.reader = GivenReader(graph, inputs)
+        self.layouts = Layouts(graph, inputs, self._weights_of_run)
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         """Values that were demanded as tensors with gradients."""
         self._demanded: dict[Hashable, _Demanded] = {}

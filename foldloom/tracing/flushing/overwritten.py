@@ -24,7 +24,7 @@ _NONE = np.empty(0, np.int64)
 _STACK = "torch:_VariableFunctionsClass.stack"
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
     """Nodes with where their operands and values begin."""
 
     op_of_node: Ints
@@ -38,15 +38,20 @@ class _Columns(NamedTuple):
     example_of_node: Ints
 
     @staticmethod
-    def of(ops: tuple[Op, ...], nodes: Nodes) -> _Columns:
+    def of(ops: tuple[Op, ...], nodes: Nodes) -> Columns:
         op_of_node = nodes.op_of_node
         graph = Graph(ops, op_of_node, nodes.operands, _NONE, _NONE, _NONE, 0, nodes.lengths)
         slots = graph.operand_slots
         first_value = nodes.first_value + starts_of(graph.width_of_node)
-        return _Columns(
+        return Columns(
             op_of_node, nodes.operands, starts_of(graph.arity_of_node), graph.arity_of_node, first_value,
             graph.width_of_node, slots.rows, starts_of(slots.of_node), nodes.example_of_node,
         )  # fmt: skip
+
+    def node_of(self, value: int) -> tuple[Columns, int] | None:
+        """These columns and the node that made a value, if it is one of them."""
+        node = int(np.searchsorted(self.first_value, value, side="right")) - 1
+        return (self, node) if node >= 0 and value < self.first_value[node] + self.width[node] else None
 
     def operands_of(self, node: int) -> list[int]:
         first = int(self.first_operand[node])
@@ -90,7 +95,7 @@ class Overwritten:
         """The values of the nodes that saved what was changed later."""
         if not self._changes and not self._graph.changes_of_derived:
             return []
-        columns = [_Columns.of(self._ops, nodes) for nodes in self._graph.all_nodes()]
+        columns = [Columns.of(self._ops, nodes) for nodes in self._graph.all_nodes()]
         found = [value for part in columns for value in self._users_of_derived(part)]
         if not self._changes:
             return found
@@ -106,7 +111,7 @@ class Overwritten:
                     found += range(first, first + width)
         return found
 
-    def _users_of_derived(self, part: _Columns) -> Iterator[int]:
+    def _users_of_derived(self, part: Columns) -> Iterator[int]:
         """The values of nodes that use what an example computed from weights alone and changed later."""
         for change, time, example, made in self._graph.changes_of_derived:
             for number, op in enumerate(self._ops):
@@ -118,7 +123,7 @@ class Overwritten:
                     if made not in values or not change.spoiled.isdisjoint(op.shared):
                         yield from values
 
-    def _follow_views(self, part: _Columns) -> None:
+    def _follow_views(self, part: Columns) -> None:
         """A change of a value is a change of its views."""
         slot_of_op = self._graph.view_of_op
         followed = [number in slot_of_op or op.key == _STACK for number, op in enumerate(self._ops)]
@@ -137,7 +142,7 @@ class Overwritten:
                 for value in values:
                     self._changes[value].append(change._replace(values=tuple(values), is_ragged=len(values) > 1))
 
-    def _changes_of(self, part: _Columns, node: int, read: Sequence[int]) -> list[Change]:
+    def _changes_of(self, part: Columns, node: int, read: Sequence[int]) -> list[Change]:
         """The changes of what a node reads as one operand, after the node."""
         if not read or read[0] not in self._changes:
             return []
@@ -148,7 +153,7 @@ class Overwritten:
             if first < change.time and change.example in (example, ANY_EXAMPLE) and _is_part(read, change)
         ]
 
-    def _candidates(self, part: _Columns) -> list[int]:
+    def _candidates(self, part: Columns) -> list[int]:
         """Nodes that read or made what was changed."""
         changed = np.fromiter(self._changes, np.int64)
         reads = np.isin(part.operands, changed)
@@ -159,7 +164,7 @@ class Overwritten:
         within = made < part.first_value[makers] + part.width[makers] if len(made) else np.empty(0, np.bool_)
         return np.unique(np.concatenate([readers, makers[within]])).tolist()  # type: ignore[no-any-return]
 
-    def _is_spoiled(self, part: _Columns, node: int, saved_by: SavedBy) -> bool:
+    def _is_spoiled(self, part: Columns, node: int, saved_by: SavedBy) -> bool:
         op = self._ops[int(part.op_of_node[node])]
         if saved_by.nothing:
             return False

@@ -25,7 +25,7 @@ from foldloom.tracing.mutation.functional import (
 from foldloom.tracing.mutation.outside import change_outside, is_outside
 from foldloom.tracing.mutation.spoiled import Kept, views_below
 from foldloom.tracing.mutation.trial import check_change, try_change
-from foldloom.tracing.mutation.views import Views, note_change, note_views, note_written
+from foldloom.tracing.mutation.views import Views, note_change, note_views, note_written, part_copies
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import Given, LazyTensor, new_handle
 
@@ -123,6 +123,7 @@ def replace(recorder: ActiveRecorder, target: LazyTensor, result: LazyTensor, ma
     """From now on the target stands for the result, and every view of the target for the same view of the result. ``made`` is what the
     function that works in place computed, if it is not the result."""
     made = result if made is None else made
+    part_copies(target)
     note_change(recorder, target, made)
     kept = Kept(recorder, target)
     derived = recorder.derived_under(target)

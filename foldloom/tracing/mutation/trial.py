@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from foldloom.pytrees import flatten, unflatten
-from foldloom.tracing.mutation.views import Unbound, Views, root_of
+from foldloom.tracing.mutation.views import Unbound, Views, part_copies, root_of
 from foldloom.tracing.scope import ActiveRecorder, recording_paused
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -22,6 +22,7 @@ def check_change(
     recorder: ActiveRecorder, function: Any, target: LazyTensor, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
     """Raise what torch raises for a change in place of a value, whatever the numbers in it are."""
+    part_copies(target)
     leaves: list[Any] = []
     flatten((tuple(args), kwargs), leaves)
     handles = [leaf for leaf in leaves if type(leaf) is LazyTensor and leaf is not target]

@@ -268,12 +268,57 @@ def layout_of(handle: LazyTensor) -> Layout:
     if not isinstance(group, (LazyTensor, Views)):
         given = index if group is not None else handle._recorder.tensor_given_as(handle)
         shape = tuple(handle.shape)
-        return (
-            (shape, _contiguous_strides(shape), 0) if given is None else (shape, given.stride(), given.storage_offset())
-        )
+        if given is None:
+            return shape, _strides_of(handle) or _contiguous_strides(shape), 0
+        return shape, given.stride(), given.storage_offset()
     if isinstance(group, LazyTensor):
         return _after(torch.Tensor.__getitem__, layout_of(group), (index,), {}, None, handle.dtype)[0]
     return _after(group.function, layout_of(group.base), group.args[1:], group.kwargs, index, handle.dtype)[0]
+
+
+def _strides_of(handle: LazyTensor) -> tuple[int, ...] | None:
+    recorder = handle._recorder
+    return None if getattr(recorder, "stands_for_recorder", False) else recorder.strides_of(handle)
+
+
+def part_copies(handle: LazyTensor) -> None:
+    """Before a value is changed in place: of what `reshape` made of computed values, take what is a copy for one."""
+    root = handle
+    while True:
+        group = getattr(root, "_source", (None, None))[0]
+        if type(group) is Views:
+            root = root if _part_if_copies(group) else group.base
+            if not hasattr(root, "_source"):
+                break
+        elif type(group) is LazyTensor:
+            root = group
+        else:
+            break
+    _part_below(root)
+
+
+def _part_below(base: LazyTensor) -> None:
+    for reference in tuple(getattr(base, "_views", ())):
+        found = reference()
+        if type(found) is LazyTensor:
+            _part_below(found)
+        elif found is not None:
+            views = [view for view, _ in found.in_use()]
+            if not _part_if_copies(found):
+                for view in views:
+                    _part_below(view)
+
+
+def _part_if_copies(group: Views) -> bool:
+    """Whether the results of a call that may copy are copies. Then they are no views of its argument from now on."""
+    if group.function not in MAY_COPY or shares_memory(group.function, group.base, group.args[1:], group.kwargs):
+        return False
+    for view, _ in group.in_use():
+        del view._source
+        if not getattr(view._recorder, "stands_for_recorder", False):
+            view._recorder.graph.copies.add(_first_value(view))
+    group.base._views = [reference for reference in group.base._views if reference() is not group]
+    return True
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

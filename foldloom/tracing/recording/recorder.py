@@ -379,6 +379,10 @@ class Recorder:
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         self.flushes.note_change(values, is_ragged, made)
 
+    def strides_of(self, handle: LazyTensor) -> tuple[int, ...] | None:
+        """Of a computed value; None if it lies in order."""
+        return None if self.is_over or handle._type.ragged else self.flushes.layouts.strides_of(handle._value)
+
     def note_flag(self, tensor: torch.Tensor) -> None:
         self.signatures.note_flag(tensor)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import foldloom as fl
 from tests.law.on_the_fly import check_on_the_fly
 from tests.tracing.plain import LINEAR, sequences
 
@@ -238,3 +239,24 @@ VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_views_and_copies(name: str) -> None:
     inputs = sequences(4, 4, 4)
     check_on_the_fly(lambda x: VIEWS[name](x * 1.5), inputs, sources=[*inputs, *LINEAR.parameters()], records=False)
+
+
+def test_copies_of_transposed_values_do_not_change_with_them() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 3))
+
+    def program(x: torch.Tensor) -> Any:
+        outer = torch.outer(x, x[:3]) * weight
+        across = outer.t() * 2
+        flat, more = across.reshape(-1), across.tanh().flatten()
+        view = outer.reshape(-1)
+        flat += 1
+        across[0] = 0
+        view.mul_(3)
+        dense = across.contiguous()
+        dense[0, 0] = 7
+        return flat, across, more, outer, dense, across.stride(), flat.stride(), outer.is_contiguous()
+
+    xs = [torch.randn(4) for _ in range(3)]
+    for found, wanted in zip(fl.batch(program)(xs), [program(x) for x in xs], strict=True):
+        assert found[5:] == wanted[5:]
+        torch.testing.assert_close(found[:5], wanted[:5])
