@@ -88,6 +88,8 @@ net.weight[{i} % 3]
 torch.nan_to_num({V})
 Double.apply({V})
 Clipped.apply({V}, {f})
+Scaled.apply({V}, net.scale)
+({V}.unsqueeze(1) + net.weight).t().tanh()[0]
 helper({V}, {i})
 helper(v=x_as_vector(x), k={i})
 merge({V}, {V})

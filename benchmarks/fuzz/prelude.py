@@ -29,6 +29,15 @@ class Double(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad * 3
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v, by):
+        ctx.save_for_backward(v, by)
+        return v * by
+    @staticmethod
+    def backward(ctx, grad):
+        v, by = ctx.saved_tensors
+        return grad * by, (grad * v).sum()
 class Clipped(torch.autograd.Function):
     @staticmethod
     def forward(ctx, v, most):

@@ -106,6 +106,23 @@ kept = {it} * {it}
 {it}.add_(1)
 {it} = {it} + kept
 ---
+{new:M} = (net.weight * {V}).t() * 2
+flat = {it}.reshape(-1)
+flat[:3] = {V}
+---
+{new:M} = (net.weight + {V}).t().tanh()
+whole = {it}.contiguous()
+whole[0] += 1
+{new:V} = whole.sum(0)
+---
+{new:V} = torch.empty(3)
+torch.add({V}, {V}, out={it})
+---
+{new:V} = net.weight[0] * 2
+kept = {it} * {V}
+{it}.add_(1)
+{it} = {it} + kept
+---
 {old:V}.mul_(2)
 ---
 {old:V} += {V}
@@ -197,6 +214,19 @@ with torch.enable_grad():
 ---
 with torch.set_grad_enabled(bool({b})):
     {new:V} = {V}
+---
+with torch.no_grad():
+    {new:N} = {V}[{i} % 3]
+    {new:V} = {M}[-1]
+---
+was = net.weight.requires_grad
+net.weight.requires_grad_(False)
+{block}
+net.weight.requires_grad_(was)
+---
+net.linear.requires_grad_(False)
+{new:V} = {V}
+net.linear.requires_grad_(True)
 ---
 with torch.inference_mode():
     {local:V} = {V}
