@@ -15,6 +15,7 @@ from foldloom.execution.kernels import dtype_of
 from foldloom.graph import Op
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
+from foldloom.tracing.cells.bodies import Body, body_of, is_automatic, single_ops
 from foldloom.tracing.flushing.kernels import is_function
 from foldloom.tracing.flushing.overwritten import Columns
 from foldloom.tracing.functions.calls import call_of_template, function_named
@@ -52,7 +53,7 @@ class Layouts:
     def strides_of(self, value: int) -> Strides | None:
         """None: like everything that is computed of tensors that lie in order."""
         ops = self._graph.ops[len(self._is_transposing) :]
-        self._is_transposing += [is_function(op) and function_named(op.key) in _TRANSPOSING for op in ops]
+        self._is_transposing += [_transposes(op) for op in ops]
         if not any(self._is_transposing):
             return None
         if self._count != self._graph.value_count:
@@ -77,14 +78,26 @@ class Layouts:
             return None
         part, node = place
         op = self._graph.ops[int(part.op_of_node[node])]
-        if op.is_input or not is_function(op) or any(type.ragged for type in (*op.inputs, *op.outputs)):
+        if op.is_input or any(type.ragged for type in (*op.inputs, *op.outputs)):
             return None
         strides = [self._found(operand, steps - 1) for operand in part.operands_of(node)]
-        if not any(strides) and function_named(op.key) not in _TRANSPOSING:
-            return None
         return self._of_result(op, strides, value - int(part.first_value[node]))
 
     def _of_result(self, op: Op, strides: Sequence[Strides | None], place: int) -> Strides | None:
+        if not any(strides) and not _transposes(op):
+            return None
+        if is_automatic(op):
+            return self._of_body(body_of(op), strides, place)
+        return self._of_function(op, strides, place) if is_function(op) else None
+
+    def _of_body(self, body: Body, strides: Sequence[Strides | None], place: int) -> Strides | None:
+        found: list[Strides | None] = [*strides, *[None] * len(body.constants)]
+        for node in body.nodes:
+            of_operands = [found[number] for number in node.operands]
+            found += [self._of_result(node.op, of_operands, number) for number in range(len(node.op.outputs))]
+        return found[body.outputs[place]]
+
+    def _of_function(self, op: Op, strides: Sequence[Strides | None], place: int) -> Strides | None:
         weights = self._weights()
         shared = [_without_data(w.shape, w.dtype, w.stride()) for w in [weights[name] for name in op.shared]]
         operands = [
@@ -99,6 +112,10 @@ class Layouts:
         results = result if isinstance(result, (tuple, list)) else (result,)
         found = results[place] if len(results) == len(op.outputs) else None
         return found.stride() if isinstance(found, torch.Tensor) else None
+
+
+def _transposes(op: Op) -> bool:
+    return any(is_function(each) and function_named(each.key) in _TRANSPOSING for each in single_ops((op,)))
 
 
 def _without_data(shape: Sequence[int], dtype: torch.dtype, strides: Strides | None) -> torch.Tensor:

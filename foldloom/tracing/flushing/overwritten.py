@@ -18,6 +18,7 @@ import numpy as np
 
 from foldloom.graph import Graph, Ints, Op, starts_of
 from foldloom.tracing.building.builder import ANY_EXAMPLE, Change, GraphBuilder, Nodes
+from foldloom.tracing.cells.bodies import single_ops
 from foldloom.tracing.functions.saved import SavedBy
 
 _NONE = np.empty(0, np.int64)
@@ -115,12 +116,13 @@ class Overwritten:
         """The values of nodes that use what an example computed from weights alone and changed later."""
         for change, time, example, made in self._graph.changes_of_derived:
             for number, op in enumerate(self._ops):
-                if change.spoiled.isdisjoint(op.shared) and not self._saves_weight(op, change.changed):
+                spoils = any(not change.spoiled.isdisjoint(each.shared) for each in single_ops((op,)))
+                if not spoils and not any(self._saves_weight(each, change.changed) for each in single_ops((op,))):
                     continue
                 is_used = (part.op_of_node == number) & (part.example_of_node == example) & (part.first_value < time)
                 for node in np.flatnonzero(is_used).tolist():
                     values = range(int(part.first_value[node]), int(part.first_value[node] + part.width[node]))
-                    if made not in values or not change.spoiled.isdisjoint(op.shared):
+                    if made not in values or spoils:
                         yield from values
 
     def _follow_views(self, part: Columns) -> None:
