@@ -26,6 +26,7 @@ from foldloom.tracing.recording.at_once import all_at_once
 from foldloom.tracing.recording.draws import drawn_where_called, draws_now, noise_between_layers
 from foldloom.tracing.recording.handles import RecorderOfHandles, add_node_of
 from foldloom.tracing.recording.keys import PLAIN_TYPES
+from foldloom.tracing.recording.of_given import call_of_given
 from foldloom.tracing.recording.signatures import KnownCall
 from foldloom.tracing.rules.base import DRAWS, forms
 from foldloom.tracing.rules.modules import draws, draws_between_layers, is_hooked
@@ -69,9 +70,15 @@ def first_call(
             "order. Record the module after `eval()`, or run it with fl.batch, which keeps the order of the examples\n"
             f"  {recorder.where()}"
         )
+    of_given = call_of_given(recorder, function, args, kwargs)
+    if of_given is not NotImplemented:
+        return of_given, None
     leaves: list[Any] = []
     nesting = flatten((args, kwargs), leaves)
     given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
+    if function in _CHOICES and args and type(args[0]) is LazyTensor and args[0].dtype is torch.uint8:
+        # An old kind of mask. Torch takes it, but not where it only infers types.
+        return recorder.call_function(function, (args[0].bool(), *args[1:]), kwargs), None
     if not any(type(leaf) is LazyTensor for leaf in leaves):
         made = recorder.derived.derive(
             function, nesting, leaves, recorder.signatures.mode_of_op, recorder.graph.example
@@ -240,6 +247,8 @@ OF_SOMETHING = frozenset(forms("max min amax amin aminmax argmax argmin median n
 
 LOOKUPS = frozenset((torch.nn.functional.embedding, torch.embedding))
 """Functions that look up each element of a vector."""
+
+_CHOICES = frozenset(forms("where"))
 
 OF_SEQUENCES = frozenset((torch.nn.functional.multi_head_attention_forward,))
 """Functions of sequences of any length."""

@@ -69,6 +69,7 @@ from foldloom.tracing.recording.handles import (
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
 from foldloom.tracing.recording.leaves import array_of, let_go, own_tensor
 from foldloom.tracing.recording.numbers import VaryingNumbers, default_dtype, kinds_of
+from foldloom.tracing.recording.of_given import call_of_given
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings
 from foldloom.tracing.rules.indexing import take
 from foldloom.tracing.rules.modules import MODULES
@@ -210,6 +211,9 @@ class Recorder:
         found = key_of(self, function, args, kwargs)
         as_called = args
         if found is None:
+            of_given = call_of_given(self, function, args, kwargs)
+            if of_given is not NotImplemented:
+                return of_given
             args = with_given_taken(self, function, args, kwargs)
             found = None if args is as_called else key_of(self, function, args, kwargs)
         if found is None:
