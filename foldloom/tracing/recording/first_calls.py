@@ -78,7 +78,8 @@ def first_call(
     given, leaves = leaves, _with_tensors_lifted(recorder, function, leaves)
     if function in _CHOICES and args and type(args[0]) is LazyTensor and args[0].dtype is torch.uint8:
         # An old kind of mask. Torch takes it, but not where it only infers types.
-        return recorder.call_function(function, (args[0].bool(), *args[1:]), kwargs), None
+        mask = recorder.call_function(torch.ne, (args[0], 0), {})
+        return recorder.call_function(function, (mask, *args[1:]), kwargs), None
     if not any(type(leaf) is LazyTensor for leaf in leaves):
         made = recorder.derived.derive(
             function, nesting, leaves, recorder.signatures.mode_of_op, recorder.graph.example

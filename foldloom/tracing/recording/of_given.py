@@ -83,10 +83,10 @@ def _is_worth_it(recorder: RecorderOfGiven, leaves: Sequence[Any]) -> bool:
 _SETTINGS = (int, float, str, type(None), slice, type(...), torch.dtype, torch.device)
 
 
-def _numbers_of(recorder: RecorderOfGiven, operand: torch.Tensor) -> torch.Tensor | None:
+def _numbers_of(recorder: RecorderOfGiven, operand: Any) -> Any:
     if type(operand) is not LazyTensor:
         return operand
-    given = recorder.tensor_given_as(operand)
+    given: torch.Tensor | None = recorder.tensor_given_as(operand)
     if given is not None or operand._recorder is not recorder or operand._type.ragged:
         return given
     reader = recorder.flushes.reader
@@ -96,9 +96,9 @@ def _numbers_of(recorder: RecorderOfGiven, operand: torch.Tensor) -> torch.Tenso
 def _taken_in(
     recorder: RecorderOfGiven,
     result: torch.Tensor,
-    operands: Sequence[torch.Tensor],
+    operands: Sequence[Any],
     numbers: Sequence[torch.Tensor | None],
-) -> torch.Tensor | None:
+) -> Any:
     """A result as the program sees it; None for a view of a value, which is recorded, so that changes of either reach the other."""
     for operand, found in zip(operands, numbers, strict=True):
         if result is found:
@@ -107,5 +107,4 @@ def _taken_in(
             if type(operand) is not LazyTensor:
                 return result
             return None if recorder.tensor_given_as(operand) is None else recorder.give(result)
-    lifted: LazyTensor = recorder.lift(result, ragged=False)
-    return lifted
+    return recorder.lift(result, ragged=False)
