@@ -33,7 +33,7 @@ class Tree:
 
 
 class NUTS:
-    def __init__(self, rows: int = 100, size: int = 8, step: float = 0.05, draws: int = 2, deepest: int = 7) -> None:
+    def __init__(self, rows: int = 1000, size: int = 24, step: float = 0.03, draws: int = 2, deepest: int = 7) -> None:
         source = torch.Generator().manual_seed(0)
         self.x = torch.randn(rows, size, generator=source)
         self.y = (self.x @ torch.randn(size, generator=source) > 0).to(self.x.dtype)
@@ -87,7 +87,7 @@ class NUTS:
 
 def made_examples(count: int, seed: int) -> list[Chain]:
     source = torch.Generator().manual_seed(seed)
-    return [Chain(torch.randn(8, generator=source), seed * count + number) for number in range(count)]
+    return [Chain(torch.randn(24, generator=source) * 0.2, seed * count + number) for number in range(count)]
 
 
 if __name__ == "__main__":
