@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -30,8 +31,16 @@ ROOT = DOCS.parent
 LEFT_OUT = ("conf.py", "site.py", "static", "views", "peers")
 """What is no page. Pictures and pages of `fl.show` are copied to where links to them lead."""
 
-OF_THE_PROJECT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "reporting.md"}
-"""Pages that stand beside the README."""
+OF_THE_PROJECT = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "reporting.md",
+}
+"""Pages that stand beside `docs`. The front page of the site stands for the README."""
+
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
+_TOCTREE = re.compile(r"```\{toctree\}\n(?::.*\n)*\n(.*?)\n```", re.DOTALL)
 
 SHOWN = 8
 """So many examples of a program are run for its page."""
@@ -58,41 +67,66 @@ def put_together(source: Path) -> None:
     shutil.copytree(DOCS, source, ignore=lambda _, names: [n for n in names if n.startswith("__")])
     (source / "extra").mkdir()
     shutil.copytree(DOCS / "views", source / "extra" / "views")
-    for name, page in OF_THE_PROJECT.items():
-        (source / page).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
-    write_gallery(source / "gallery")
-    for page_file in source.rglob("*.md"):
-        page_file.write_text(for_the_site(page_file.read_text(encoding="utf-8")), encoding="utf-8")
+    places = {page: page for page in DOCS.rglob("*.md")}
+    places |= {ROOT / name: DOCS / page for name, page in OF_THE_PROJECT.items() if name != "README.md"}
+    for page, place in places.items():
+        text = for_the_site(page.read_text(encoding="utf-8"), page, place)
+        (source / place.relative_to(DOCS)).write_text(text, encoding="utf-8")
+    write_gallery(source)
+    add_other_pages(source)
 
 
-def for_the_site(text: str) -> str:
-    """A page with its links leading to where things are on the site."""
-    for name, page in OF_THE_PROJECT.items():
-        text = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}(#[^)]*)?\)", rf"]({page}\1)", text)
-    text = text.replace("](docs/", "](")
-    text = re.sub(r"\[([^\]]*)\]\((views/\w+\.html)\)", r'<a href="\2">\1</a>', text)
-    # What is a file of the sources is named.
-    return re.sub(
-        r"\[([^\]]*)\]\((?:(?:\.\./)*(?:foldloom|benchmarks|examples|tests)(?:/[^)]*)?|journey\.py)\)", r"\1", text
-    )
+def add_other_pages(source: Path) -> None:
+    """Pages that the front page has no place for come last."""
+    index = source / "index.md"
+    text = index.read_text(encoding="utf-8")
+    entries = {
+        line.partition("<")[2].strip(">") or line for block in _TOCTREE.findall(text) for line in block.split("\n")
+    }
+    pages = {str(page.relative_to(source).with_suffix("")) for page in source.rglob("*.md")}
+    others = sorted(page for page in pages - entries - {"index"} if not page.startswith("gallery/"))
+    if others:
+        listed = "\n".join(others)
+        index.write_text(f"{text}\n```{{toctree}}\n:hidden:\n:caption: More\n\n{listed}\n```\n", encoding="utf-8")
+
+
+def for_the_site(text: str, page: Path, place: Path) -> str:
+    """A page with its links leading to where things are on the site. ``page`` is where it is, ``place`` where it would be in `docs`."""
+
+    def led(match: re.Match[str]) -> str:
+        picture, words, target, rest = match.groups()
+        if re.match(r"\w+:", target):
+            return match[0]
+        path = Path(os.path.normpath(page.parent / target))
+        if path.parent == ROOT and path.name in OF_THE_PROJECT:
+            path = DOCS / OF_THE_PROJECT[path.name]
+        way = os.path.relpath(path, place.parent)
+        if path.parent == DOCS / "views" and path.suffix == ".html":
+            return f'<a href="{way}">{words}</a>'  # it stands on its own: Sphinx knows nothing of it
+        is_shown = path.is_relative_to(DOCS) and path.suffix in (".md", ".svg", ".png")
+        # What is a file of the sources is named.
+        return f"{picture}[{words}]({way}{rest or ''})" if is_shown else words
+
+    parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)
+    return "".join([part if part.startswith("```") else _LINK.sub(led, part) for part in parts])
 
 
 # ---- The gallery.
 
 
-def write_gallery(folder: Path) -> None:
-    folder.mkdir()
+def write_gallery(source: Path) -> None:
+    (source / "gallery").mkdir()
     pages = {name: name.replace(" ", "-").lower() for name in GALLERY}
     for name, page in pages.items():
         torch.manual_seed(0)
         text, picture = page_of(name, GALLERY[name])
-        (folder / f"{page}.md").write_text(text, encoding="utf-8")
-        (folder / f"{page}.svg").write_text(picture, encoding="utf-8")
-    head = (DOCS / "gallery.md").read_text(encoding="utf-8")
+        (source / "gallery" / f"{page}.md").write_text(text, encoding="utf-8")
+        (source / "gallery" / f"{page}.svg").write_text(picture, encoding="utf-8")
+    head = (source / "gallery.md").read_text(encoding="utf-8")
     entries = "\n".join(f"- [{name}](gallery/{page}.md): {said_by(name)}" for name, page in pages.items())
     contents = "\n".join(f"gallery/{page}" for page in pages.values())
     toctree = f"```{{toctree}}\n:hidden:\n\n{contents}\n```\n"
-    (folder.parent / "gallery.md").write_text(f"{head}\n## The programs\n\n{entries}\n\n{toctree}", encoding="utf-8")
+    (source / "gallery.md").write_text(f"{head}\n## The programs\n\n{entries}\n\n{toctree}", encoding="utf-8")
 
 
 def said_by(name: str) -> str:

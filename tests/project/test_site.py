@@ -45,3 +45,21 @@ def test_every_program_of_the_gallery_has_a_page(built: Path) -> None:
 def test_live_pages_are_embedded(built: Path) -> None:
     assert 'src="views/sentiment.html"' in (built / "views.html").read_text(encoding="utf-8")
     assert "<script" in (built / "views" / "sentiment.html").read_text(encoding="utf-8")
+
+
+def test_links_lead_to_where_things_are_on_the_site() -> None:
+    page = site.DOCS / "blocks" / "page.md"
+    text = "[a](../guide.md#cells) [b](../../README.md) [c](../../foldloom/errors.py) [d](../views/x.html) [e](http://e.org)"
+    expected = '[a](../guide.md#cells) [b](../index.md) c <a href="../views/x.html">d</a> [e](http://e.org)'
+    code = "\n```python\nfs[0](x)\n```\n"
+    assert site.for_the_site(text + code, page, page) == expected + code
+    changelog = site.for_the_site("[f](docs/guide.md)", site.ROOT / "CHANGELOG.md", site.DOCS / "changelog.md")
+    assert changelog == "[f](guide.md)"
+
+
+def test_pages_without_a_place_come_last(tmp_path: Path) -> None:
+    (tmp_path / "index.md").write_text("# Home\n\n```{toctree}\n:hidden:\n\nfirst\nSecond <second>\n```\n")
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}.md").write_text("# Page\n")
+    site.add_other_pages(tmp_path)
+    assert (tmp_path / "index.md").read_text().endswith(":caption: More\n\nthird\n```\n")
