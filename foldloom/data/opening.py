@@ -6,9 +6,11 @@ file's name and, once it is open, the line.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -81,6 +83,29 @@ def _open(path: Path) -> io.BufferedReader:
         raise DataError("expected a file, not a folder", str(path)) from error
     except (OSError, ValueError) as error:
         raise DataError(f"expected a file that can be read: {_reason(error)}", _printable(path)) from error
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """A file, and no pipe, which would be waited for, nor a device, which may have no end; raises OSError."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def read_regular(path: Path, at_most: int) -> bytes:
+    """All of a file of so many bytes at most; raises OSError, for a file that changes meanwhile too."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > at_most:
+            raise OSError(
+                errno.EFBIG, f"it has {size:,} bytes, more than the {at_most:,} that are expected at most", str(path)
+            )
+        data = file.read(size + 1)
+    if len(data) != size:
+        raise OSError(errno.EIO, "it was changed while it was read", str(path))
+    return data
 
 
 def _lines(file: IO[bytes], raw: IO[bytes] | None, name: str, limits: Limits) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from foldloom.data.opening import DEFAULT, Limits, check_text, opened
+from foldloom.data.opening import DEFAULT, Limits, check_text, opened, read_regular
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.errors import DataError
 
@@ -57,18 +58,18 @@ class WordVectors:
 
 
 def _table_in(path: Path, rows: int, limits: Limits) -> Table:
-    """Mapped first, so that a file whose header claims too much takes no memory. Arrays of Python objects are refused by numpy."""
+    """Arrays of Python objects are refused by numpy."""
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size > limits.file:
-                raise DataError(f"expected a file of at most {limits.file:,} bytes", str(path))
-            if not file.read(6).startswith(b"\x93NUMPY"):
-                raise DataError("expected a table in numpy's format, .npy", str(path))
+        data = read_regular(path, limits.file)
+        if not data.startswith(b"\x93NUMPY"):
+            raise DataError("expected a table in numpy's format, .npy", str(path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what numpy thinks of a header that it reads all the same
-            table = np.load(path, mmap_mode="r", allow_pickle=False)
+            table = np.load(io.BytesIO(data), allow_pickle=False)
     except DataError:
         raise
+    except OSError as error:
+        raise DataError(f"expected a table in numpy's format, .npy: {error.strerror or error}", str(path)) from error
     except Exception as error:  # a header is read by Python's tokenizer and parser, and raises what they do
         raise DataError(f"expected a table in numpy's format, .npy: {error}", str(path)) from error
     if table.ndim != 2 or len(table) != rows or table.dtype.kind != "f":

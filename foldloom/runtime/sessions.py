@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from foldloom.data.opening import read_regular
 from foldloom.errors import ExportedFileError
 from foldloom.runtime.archives import description_in
 from foldloom.runtime.description import KEY, TASK, Array, Description
@@ -194,7 +195,7 @@ def _bytes_of(path: str) -> bytes:
     try:
         if Path(path).stat().st_size > MOST_BYTES:
             raise ExportedFileError(f"{path} is larger than a file of ONNX can be, {MOST_BYTES:,} bytes")
-        return Path(path).read_bytes()
+        return read_regular(Path(path), MOST_BYTES)
     except OSError as error:
         raise ExportedFileError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foldloom.data.opening import open_regular
 from foldloom.errors import ArgumentError, FoldloomError, RecordingError
 from foldloom.execution.engine import Planned
 from foldloom.graph import CONSTANT, Graph, Op, Type
@@ -120,12 +121,14 @@ def checksum_of(arrays: dict[str, np.ndarray[Any, Any]]) -> bytes:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
-                raise RecordingError("it is compressed, which fl.save never does")
-    with np.load(path, allow_pickle=False) as loaded:
-        arrays = {name: loaded[name] for name in loaded.files}
+    with open_regular(path) as file:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+                    raise RecordingError("it is compressed, which fl.save never does")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
     if "json" not in arrays or "checksum" not in arrays:
         raise RecordingError("it is no file of fl.save")
     if arrays["checksum"].tobytes() != checksum_of(arrays):

@@ -91,7 +91,7 @@ class Checkpoints:
             raise ValueError("it is of another version, or of another step")
         if about["training"] != self._identity:
             raise RunError(f"{path / MANIFEST} belongs to another training than the config.json of its folder")
-        files = {}
+        files: Files = {}
         for name, described in about["files"].items():
             if Path(name).name != name:
                 raise ValueError(f"{name!r} is not the name of a file in it")

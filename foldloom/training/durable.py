@@ -10,11 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from foldloom.data.opening import read_regular
 from foldloom.errors import RunError
 
 UNFINISHED = ".new"
@@ -125,20 +125,4 @@ def sync_folder(path: Path) -> None:
 def read(path: Path, at_most: int) -> bytes:
     """All of a file, which must be one of so many bytes at most."""
     with told("read", path):
-        # A pipe would be waited for, were it not for this.
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        try:
-            status = os.fstat(number)
-            if not stat.S_ISREG(status.st_mode):
-                raise RunError(f"{path} is not a file")
-            if status.st_size > at_most:
-                raise RunError(
-                    f"{path} has {status.st_size:,} bytes, more than the {at_most:,} that are expected at most"
-                )
-            with os.fdopen(number, "rb", closefd=False) as file:
-                data = file.read(status.st_size + 1)
-        finally:
-            os.close(number)
-        if len(data) != status.st_size:
-            raise RunError(f"{path} was changed while it was read")
-        return data
+        return read_regular(path, at_most)
