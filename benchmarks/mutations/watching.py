@@ -27,6 +27,8 @@ class Watch:
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.is_on:
             return
+        if event == "code.__new__" and _is_of_a_program():
+            return
         if event.startswith(self._forbidden) or self._writes(event, arguments) or _runs_text(event, arguments):
             self.seen.append(f"{event} {arguments!r:.100}")
 
@@ -34,6 +36,12 @@ class Watch:
         if event != "open" or self._may_write or str(arguments[0]) == os.devnull:
             return False
         return bool(arguments[2] & _WRITING)
+
+
+def _is_of_a_program() -> bool:
+    """Whether code is made of a program's own functions, which automatic cells divide in segments."""
+    frame: Any = sys._getframe(2)
+    return str(frame.f_globals.get("__name__", "")).startswith("foldloom.tracing.automatic.")
 
 
 def _runs_text(event: str, arguments: tuple[Any, ...]) -> bool:
