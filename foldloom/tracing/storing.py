@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sys
+import tokenize
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -106,7 +107,7 @@ def load(path: str | Path) -> Any:
         raise RecordingError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
     except OSError as error:
         raise RecordingError(f"{path} cannot be loaded: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, StopIteration, RuntimeError, RecursionError, OverflowError, zipfile.BadZipFile, EOFError, MemoryError) as error:  # fmt: skip
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, StopIteration, RuntimeError, RecursionError, OverflowError, zipfile.BadZipFile, tokenize.TokenError, SyntaxError, EOFError, MemoryError) as error:  # fmt: skip
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise RecordingError(f"{path} cannot be loaded, because it is damaged or of another kind: {told}") from error
 
@@ -164,7 +165,7 @@ def _recording(stored: Any, prefix: str, arrays: dict[str, np.ndarray[Any, Any]]
     graph = Graph(
         ops=tuple([_op(op) for op in stored["ops"]]),
         value_count=int(stored["values"]),
-        **{name: arrays[prefix + name] for name in _GRAPH_COLUMNS},
+        **{name: _integers(arrays[prefix + name]) for name in _GRAPH_COLUMNS},
     )
     results = tuple([_template(template) for template in stored["results"]])
     recording = Recording(graph, _columns(stored["inputs"], prefix, arrays), results)
@@ -200,7 +201,7 @@ def _planned(stored: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Planned:
             for op, first, size, reads, writes in stored["steps"]
         ]),
         outputs=tuple(map(_read_of, stored["outputs"])),
-        **{name: arrays[name] for name in _PLAN_COLUMNS},
+        **{name: _integers(arrays[name]) for name in _PLAN_COLUMNS},
     )  # fmt: skip
     if any(op.is_input and op.key != CONSTANT for op in plan.ops):
         raise RecordingError("an op is an input from another batch")
@@ -229,6 +230,12 @@ def _int(value: Any) -> int:
     if type(value) is not int or not -1 <= value < 1 << 62:
         raise RecordingError(f"{shown(value)} is no count")
     return value
+
+
+def _integers(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype.kind not in "iu":
+        raise RecordingError(f"a column has {array.dtype} in the place of whole numbers")
+    return array
 
 
 # ---- Columns of given values.

@@ -133,6 +133,7 @@ ATTACKS = (
     recording("examples without end", column("0.nodes_of_example", 2**62)),
     recording("no column of operands", lambda arrays, _: arrays.pop("0.operands")),
     recording("operands that are no integers", lambda arrays, _: arrays.update({"0.operands": arrays["0.operands"].astype(np.float32)})),
+    plan("columns-of-floats", lambda arrays, _: arrays.update(block_of_output=arrays["block_of_output"].astype(np.float64))),
     plan("a step before what it reads", lambda arrays, content: content["plan"]["steps"].reverse()),
     plan("a step of an op that is not there", lambda arrays, content: step(content).__setitem__(0, 99)),
     plan("a step of the last op", lambda arrays, content: step(content).__setitem__(0, -1)),
