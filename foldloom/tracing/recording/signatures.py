@@ -294,7 +294,8 @@ class Signatures:
         )
         if key not in _returned:
             try:
-                returned = inferred(call_of_template(function, template, types, weights, ()))
+                with recording_paused():  # what torch calls meanwhile is none of the program's
+                    returned = inferred(call_of_template(function, template, types, weights, ()))
                 _returned[key] = with_names(function, returned)
             except NeedsValuesError:
                 _returned[key] = None

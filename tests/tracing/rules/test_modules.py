@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -198,3 +200,15 @@ def test_an_embedding_with_layers_after_it_is_one_operation() -> None:
     model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2), nn.ReLU())
     check_on_the_fly(lambda word: model(torch.tensor(word)), [0, 3, 4], sources=[*model.parameters()])
     assert steps_of(lambda word: model(torch.tensor(word)), [0, 3, 4]) == 1
+
+
+def test_the_first_convolution_of_a_process_has_gradients() -> None:
+    """To infer its type, torch loads code of its own, which is none of the program's."""
+    code = (
+        "import torch, foldloom as fl\n"
+        "layer = torch.nn.Conv1d(4, 3, 2)\n"
+        "x = torch.randn(2, 4, requires_grad=True)\n"
+        "fl.batch(lambda x: layer(x.t().unsqueeze(0)).sum())([x])[0].backward()\n"
+        "assert x.grad is not None\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
