@@ -18,6 +18,7 @@ import torch
 
 import foldloom as fl
 from foldloom.tracing import fast_path
+from foldloom.tracing.automatic.segments import dividing
 from tests.never_wrong.checking import assert_same, gradients, loss_of
 
 T = TypeVar("T")
@@ -291,7 +292,8 @@ def _defined(head: str, body: Sequence[str], last: str) -> str:
 def captured_at_once() -> Iterator[None]:
     before = fast_path.automatic.capture_from(0)
     try:
-        yield
+        with dividing():
+            yield
     finally:
         fast_path.automatic.capture_from(before)
 
