@@ -1,4 +1,4 @@
-"""``foldloom train | eval | predict | export | settings | bench | explain | profile``: the command line.
+"""``foldloom train | eval | predict | export | settings | bench | explain | profile | serve``: the command line.
 
 A command is a function that adds itself to the parser and sets ``command``; a task is a class in `foldloom.tasks`.
 """
@@ -23,6 +23,7 @@ from foldloom.cli.options import (
     tell,
     use_threads,
 )
+from foldloom.cli.serving import add_serve
 from foldloom.cli.viewing import add_explain, add_profile
 from foldloom.errors import ArgumentError
 from foldloom.runtime import predicting
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _add_bench,
         add_explain,
         add_profile,
+        add_serve,
     ):
         add(commands)
     with one_line():

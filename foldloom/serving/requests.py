@@ -121,7 +121,7 @@ class Requests:
     def may_take(self) -> bool:
         return bool(self.waiting)
 
-    def take(self) -> tuple[int, tuple[Any, ...]] | None:
+    def take(self, free: int = 1) -> tuple[int, tuple[Any, ...]] | None:
         late: list[Request] = []
         try:
             with self._changed:

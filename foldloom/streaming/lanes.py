@@ -70,8 +70,8 @@ class Source(Protocol):
     def may_take(self) -> bool:
         """Whether `take` may be asked."""
 
-    def take(self) -> tuple[int, tuple[Any, ...]] | None:
-        """The next example with its number; None if there is none now."""
+    def take(self, free: int) -> tuple[int, tuple[Any, ...]] | None:
+        """The next example with its number; None if there is none now. So many lanes are free, for this and the next ones."""
 
     def wait(self) -> None:
         """No example is live: returns when there is one to take, or there will be none."""
@@ -178,7 +178,7 @@ class _Run:
         taken = None
         if self.can_start:
             with self._outside():
-                taken = self._source.take()
+                taken = self._source.take(self._width - len(self._live))
         if taken is None:
             raise StopIteration  # for now
         number, args = taken

@@ -17,11 +17,18 @@ class Stopped(BaseException):
     """Raised in the thread when nobody wants to hear from it any more."""
 
 
+def _closed() -> threading.Lock:
+    """A door for one, that whoever is on the other side opens. (A semaphore takes ten times as long.)"""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Relay:
     """Runs ``work`` in a thread whenever `resume` is called, until it calls `pause`."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
-        self._mine, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
+        self._mine, self._theirs = _closed(), _closed()
         self._message: Any = None
         self._is_stopping = False
         self.is_done = False
@@ -52,7 +59,9 @@ class Relay:
         if self.is_done or self._thread.ident is None:
             self.is_done = True
             return
-        if not self._is_running:
+        if self._is_running:  # whoever asked was interrupted
+            self._theirs.acquire()
+        if not self.is_done:
             self._go_on()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from foldloom.tracing.scope import scope
 MOST_HELD = 16
 """So many results for each lane may wait for one that comes before them."""
 
-_NEEDS_EXAMPLE, _HAS_RESULTS = "needs an example", "has results"
+_HAS_RESULTS = "has results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,13 @@ class Stream(Iterator[Any]):
     def _turn(self) -> None:
         """Let the lanes go on until they have results, and give them the examples that they need."""
         message = self._relay.resume()
-        while message is _NEEDS_EXAMPLE:
+        while type(message) is int:  # for so many lanes
+            taken: list[tuple[Any, ...]] = []
             try:
-                example = next(self._examples, None)
+                taken += itertools.islice(self._examples, message)
             except Exception as error:  # it is raised when the results of those before have come, as in a loop
-                example, self._broken = None, error
-            message = self._relay.resume(example)
+                self._broken = error
+            message = self._relay.resume(taken)
 
     def close(self) -> None:
         """End the examples that are under way. What has not come yet does not come."""
@@ -135,18 +137,26 @@ class _Lazily:
         self._held: dict[int, Any] = {}
         """Results that wait for earlier ones, by their numbers."""
         self.ready: deque[Result] = deque()
-        self.is_over = False
+        self._taken: deque[tuple[Any, ...]] = deque()
+        """Examples for lanes that are free."""
+        self._is_exhausted = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_exhausted and not self._taken
 
     def may_take(self) -> bool:
         return not self.is_over and len(self._held) < self._most_held
 
-    def take(self) -> tuple[int, tuple[Any, ...]] | None:
-        example = self.relay.pause(_NEEDS_EXAMPLE)
-        if example is None:
-            self.is_over = True
+    def take(self, free: int) -> tuple[int, tuple[Any, ...]] | None:
+        if not self._taken and not self._is_exhausted:
+            found = self.relay.pause(free)
+            self._is_exhausted = len(found) < free
+            self._taken.extend(found)
+        if not self._taken:
             return None
         self._count += 1
-        return self._count - 1, example
+        return self._count - 1, self._taken.popleft()
 
     def wait(self) -> None:
         raise AssertionError("results that are held wait for an example that is live")

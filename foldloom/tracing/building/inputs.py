@@ -286,6 +286,11 @@ class Inputs:
     def is_buffer(self, value: object) -> bool:
         return id(value) in self._buffers
 
+    @property
+    def tensor_count(self) -> int:
+        """How many tensors are held."""
+        return len(self._tensor_of_value) + len(self._rows)
+
     def tensor_of(self, value: int) -> torch.Tensor | None:
         """The tensor that was given as this value."""
         return self._tensor_of_value.get(value)

@@ -40,6 +40,9 @@ from foldloom.tracing.weights import DerivedWeights, Weights
 
 _MAY_RAISE = "may raise"
 
+_OF_VALUE, _OF_TENSOR = 200, 1000
+"""About how many bytes are needed for what is known of a value, and for a tensor that was given, beside their numbers."""
+
 
 class _Demanded(NamedTuple):
     """Values of one type that are waited for, by the form in which they are demanded."""
@@ -309,8 +312,9 @@ class Flushes:
     # ---- Forgetting.
 
     def held_bytes(self) -> int:
-        """How much memory computed values take, whether anybody can reach them or not."""
-        return 0 if self._session is None else self._session.size
+        """About how much memory values take, whether anybody can reach them or not."""
+        computed = 0 if self._session is None else self._session.size
+        return computed + _OF_VALUE * self._graph.value_count + _OF_TENSOR * self._inputs.tensor_count
 
     def keep(self, moved: Mapping[int, int]) -> None:
         """Of all values keep these, under other numbers. All have been computed, and there are no gradients."""
