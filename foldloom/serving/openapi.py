@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
-
-import foldloom
 
 
 def openapi() -> dict[str, Any]:
@@ -34,7 +33,7 @@ def openapi() -> dict[str, Any]:
     pages = {"/health": "that it runs", "/ready": "whether it takes requests", "/metrics": "for Prometheus"}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "foldloom serve", "version": foldloom.__version__},
+        "info": {"title": "foldloom serve", "version": version("foldloom")},
         "paths": {
             "/predict": {"post": predict},
             **{
