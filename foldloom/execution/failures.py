@@ -1,7 +1,7 @@
 """Members of a step that fail, kept apart from those that do not.
 
-An error belongs to one example: one by one, the others would never have known of it. Where a step raises, and somebody may catch what it
-raises, each member is run alone. Those that fail are marked with what they raised, the others have their values and
+An error belongs to one example: one by one, the others would never have known of it. Where a step raises, it is run again in halves, and those that raise in halves
+of these, until those members are alone that fail. They are marked with what they raised, the others have their values and
 gradients. A node that reads a failed value fails with it, without being run. The rows of failed values hold zeros, which nothing reads, so
 backward never reaches them either.
 """
@@ -9,7 +9,7 @@ backward never reaches them either.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class Failures:
 
 
 class Separated:
-    """A step whose members are run one by one, because some of them fail or read what has failed."""
+    """A step that is run in parts, because some of its members fail or read what has failed."""
 
     def __init__(self, kernel: Kernel, operands: Operands, step: Step, lengths: Ints | None) -> None:
         self._kernel = kernel
@@ -118,16 +118,30 @@ class Separated:
         self._starts = None if lengths is None else np.concatenate([[0], np.cumsum(lengths)])
         self.errors: dict[int, Exception] = {}
         """What members raised, as it would be one by one."""
-        self._found: dict[int, Sequence[torch.Tensor]] = {}
+        self._found: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
+        """What members from the first to before the second have returned."""
 
-    def run(self, members: Sequence[int]) -> None:
-        for member in members:
-            try:
-                self._found[member] = self._alone(member)
-            except CellOutputError:
-                raise
-            except Exception as error:
-                self.errors[member] = self._own_error(member, error)
+    def run(self, lost: Collection[int] = ()) -> None:
+        """Run all members but those that are lost."""
+        first = 0
+        for end in (*sorted(lost), self._step.size):
+            if first < end:
+                self._run(first, end)
+            first = end + 1
+
+    def _run(self, first: int, end: int) -> None:
+        try:
+            self._found[first, end] = self._part(first, end)
+            return
+        except CellOutputError:
+            raise
+        except Exception as error:
+            if end - first == 1:
+                self.errors[first] = self._own_error(first, error)
+                return
+        middle = (first + end) // 2
+        self._run(first, middle)
+        self._run(middle, end)
 
     def take_errors(self) -> list[tuple[int, Exception]]:
         """What members have raised. From now on only who asks holds it: the frames of an error hold this object."""
@@ -136,7 +150,10 @@ class Separated:
 
     def spans(self, member: int) -> list[tuple[int, int]]:
         """The rows of a member in each block of outputs."""
-        return [self._span(member, is_ragged) for is_ragged in self._kernel.ragged_outputs]
+        return self._spans(member, member + 1)
+
+    def _spans(self, first: int, end: int) -> list[tuple[int, int]]:
+        return [self._span(first, end, is_ragged) for is_ragged in self._kernel.ragged_outputs]
 
     def outputs(self) -> list[torch.Tensor]:
         """The blocks of all members, zeros for those that have no values."""
@@ -144,25 +161,33 @@ class Separated:
         blocks = []
         for number, type in enumerate(self._kernel.op.outputs):
             rows = []
-            for member in range(self._step.size):
-                if member in self._found:
-                    rows.append(self._found[member][number])
-                    continue
-                start, end = self.spans(member)[number]
-                rows.append(torch.zeros((end - start, *type.row.shape), dtype=dtype_of(type), device=device))
+            before = 0
+            for first, last in (*sorted(self._found), (self._step.size, self._step.size)):
+                start, end = self._spans(before, first)[number]  # of those that have failed
+                if start < end:
+                    rows.append(torch.zeros((end - start, *type.row.shape), dtype=dtype_of(type), device=device))
+                if first < last:
+                    rows.append(self._found[first, last][number])
+                before = last
             blocks.append(torch.cat(rows))
         return blocks
 
-    def _span(self, member: int, is_ragged: bool) -> tuple[int, int]:
+    def _span(self, first: int, end: int, is_ragged: bool) -> tuple[int, int]:
         if not is_ragged or self._starts is None:
-            return member, member + 1
-        return int(self._starts[member]), int(self._starts[member + 1])
+            return first, end
+        return int(self._starts[first]), int(self._starts[end])
 
-    def _alone(self, member: int) -> Sequence[torch.Tensor]:
-        outputs = self._kernel.call(*[member_of(operand, member) for operand in self._operands])
+    def _part(self, first: int, end: int) -> Sequence[torch.Tensor]:
+        outputs = self._kernel.call(*[self._operands_of(operand, first, end) for operand in self._operands])
         flat = [output.values if isinstance(output, Ragged) else output for output in outputs]
-        self._kernel.check(flat, [end - start for start, end in self.spans(member)])
+        self._kernel.check(flat, [end - start for start, end in self._spans(first, end)])
         return flat
+
+    def _operands_of(self, operand: torch.Tensor | Ragged, first: int, end: int) -> torch.Tensor | Ragged:
+        if isinstance(operand, Ragged):
+            assert self._starts is not None, "who has ragged operands has their lengths"
+            return Ragged(operand.values[int(self._starts[first]) : int(self._starts[end])], operand.lengths[first:end])
+        return operand[first:end]
 
     def _own_error(self, member: int, error: Exception) -> Exception:
         """What the function raises for one example: rules call other functions, which raise other errors."""

@@ -123,7 +123,7 @@ def _call(
         if "modified inplace" in str(error):
             raise CellError(_IN_PLACE.format(label=kernel.op.label)) from error
         separated = Separated(kernel, operands, step, lengths)
-        separated.run(range(step.size))
+        separated.run()
         if not separated.errors:
             raise cell_error(_explain(kernel, operands, plan, number, step, error, None), error, kernel.op) from error
         _note(separated, kernel, operands, plan, number, step, failures)
@@ -145,7 +145,7 @@ def _call_some(
     if not lost:
         return _call(kernel, operands, plan, number, step, lengths, failures)
     separated = Separated(kernel, operands, step, lengths)
-    separated.run([member for member in range(step.size) if member not in lost])
+    separated.run(lost)
     for member, failure in lost.items():
         failures.mark(failure, step.writes, separated.spans(member))
     _note(separated, kernel, operands, plan, number, step, failures)
