@@ -126,7 +126,7 @@ def test_each_says_what_to_do_if_it_goes() -> None:
 def own_names(tree: ast.AST) -> Iterator[str]:
     """Names and attributes that a module of ours gives."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
