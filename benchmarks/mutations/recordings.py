@@ -19,7 +19,7 @@ from foldloom.tracing.storing import checksum_of
 
 
 class Scorer(nn.Module):
-    """Cells, functions of torch, rows of any number, results in containers."""
+    """Cells, functions of torch, a derived weight, rows of any number, results in containers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Scorer(nn.Module):
 
     def forward(self, words: list[int]) -> Any:
         rows = torch.stack([self.word(word) for word in words])
-        scores = self.score(rows).softmax(-1) * 0.5
+        scores = self.score(rows).softmax(-1) * self.score.bias.exp()
         return {"total": scores.sum(0), "rows": [scores, (scores[0], len(words), "text", 1.5)]}
 
 

@@ -1,60 +1,29 @@
-"""Names of weights: how a recorded function finds the parameters that it was given.
+"""Weights of a run: found by name, and what is computed from them alone computed once.
 
-A weight has a name of its own, or is named by its path in the module that was recorded, so that a recording made in one process
-runs with the weights of another. What is computed from weights alone (``weight.t()``) is a *derived* weight: the same for
-all members of a step, computed once in a run, and named by how it is computed.
+What is computed from weights alone (``weight.t()``) is a *derived* weight: the same for all members of a step, computed once in a run, and
+named by how it is computed (`weight_names.py`).
 """
 
 from __future__ import annotations
 
 import operator
-import uuid
-import weakref
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from foldloom.errors import CellMismatchError
 from foldloom.execution.kernels import spare_hooks
 from foldloom.pytrees import flatten, unflatten
-from foldloom.tracing.functions.calls import SHARED, call_of_template, function_named, name_of, static
+from foldloom.tracing.functions.calls import SHARED, Call, call_of_template, function_named, name_of, static
 from foldloom.tracing.mutation.guards import Guards
 from foldloom.tracing.mutation.views import id_of_memory, is_strided
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.scope import Mode, in_mode, recording_paused
 from foldloom.tracing.values.lazy_tensor import Given, LazyTensor
-
-_name_of_weight: Any = WeakIdKeyDictionary()
-_weight_of_name: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()
-
-
-def name_of_weight(weight: torch.Tensor) -> str:
-    name: str | None = _name_of_weight.get(weight)
-    if name is None:
-        name = f"weight#{uuid.uuid4().hex}"
-        _name_of_weight[weight] = name
-        _weight_of_name[name] = weight
-    return name
-
-
-def weights_named(shared: Any) -> list[torch.Tensor]:
-    """The weights of this process that a name is of, or that it is derived from."""
-    if isinstance(shared, str):
-        found = _weight_of_name.get(shared)
-        return [] if found is None else [found]
-    return [weight for source in shared[2] for weight in weights_named(source)]
-
-
-def named_by_path(names: Mapping[str, str], shared: Any) -> Hashable:
-    """A weight's name, or how it is derived, with names replaced."""
-    if isinstance(shared, str):
-        return names.get(shared, shared)
-    function, template, sources, mode = shared
-    return function, template, tuple([named_by_path(names, source) for source in sources]), mode
+from foldloom.tracing.weight_names import DerivedName, derived_name, known_name, name_of_weight, weight_named
 
 
 def module_of(function: object) -> torch.nn.Module | None:
@@ -70,7 +39,7 @@ def paths_of(module: torch.nn.Module) -> dict[str, str]:
         for path, weight in chain(
             module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
         )
-        if (name := _name_of_weight.get(weight)) is not None
+        if (name := known_name(weight)) is not None
     }
 
 
@@ -96,7 +65,7 @@ _NEVER_CHANGES = -1
 class _Made(NamedTuple):
     """A derived weight."""
 
-    name: Hashable
+    name: DerivedName
     tensor: torch.Tensor
     version: int
     """When it was computed."""
@@ -109,11 +78,11 @@ class DerivedWeights:
 
     def __init__(self, guards: Guards) -> None:
         self._guards = guards
-        self._result_of_name: dict[Hashable, Any] = {}
+        self._result_of_name: dict[DerivedName, Any] = {}
         """What was computed: a tensor, or a tuple of tensors."""
         self._made: dict[int, _Made] = {}
         """By the identity of the tensor, which lives as long."""
-        self._made_in: dict[int, Counter[Hashable]] = {}
+        self._made_in: dict[int, Counter[DerivedName]] = {}
         """For each example the names of what it computed, in order, and how often."""
 
     def forget(self) -> None:
@@ -130,12 +99,13 @@ class DerivedWeights:
         """Which of the arguments that it was computed from a derived weight is a view of."""
         return self._made[id(tensor)].shares_with
 
-    def name_of(self, weight: torch.Tensor) -> Hashable:
+    def name_of(self, weight: torch.Tensor) -> str | DerivedName:
         """The name of any weight, derived or not."""
         if self.is_derived(weight):
             return self._made[id(weight)].name
         name = name_of_weight(weight)
-        return (name_of(torch.Tensor.detach), _ALONE, (name,), None) if id(weight) in self._guards.frozen else name
+        is_frozen = id(weight) in self._guards.frozen
+        return derived_name(name_of(torch.Tensor.detach), _ALONE, (name,), None) if is_frozen else name
 
     def derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None, example: int) -> Any:
         """What a function of weights alone returns: computed once, for all examples."""
@@ -144,10 +114,10 @@ class DerivedWeights:
             self._made_in.setdefault(example, Counter())[name] += 1
         return result
 
-    def _derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None) -> tuple[Hashable, Any]:
+    def _derive(self, function: Any, nesting: Any, leaves: list[Any], mode: Mode | None) -> tuple[DerivedName, Any]:
         weights = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         marks = tuple([SHARED if isinstance(leaf, torch.Tensor) else static(leaf) for leaf in leaves])
-        name = (name_of(function), (nesting, marks), tuple([self.name_of(weight) for weight in weights]), mode)
+        name = derived_name(name_of(function), (nesting, marks), tuple(map(self.name_of, weights)), mode)
         known = self._result_of_name.get(name)
         is_known = known is not None and all(map(self.is_derived, _items_of(known)))
         if is_known and self.shares_with(_items_of(known)[0]) is None:
@@ -167,7 +137,7 @@ class DerivedWeights:
                 self._remember(name, result, weights)
         return name, result
 
-    def _remember(self, name: Hashable, result: Any, weights: list[torch.Tensor]) -> None:
+    def _remember(self, name: DerivedName, result: Any, weights: list[torch.Tensor]) -> None:
         items = _items_of(result)
         if not all(is_strided(item) and not any(item is weight for weight in weights) for item in items):
             return
@@ -190,10 +160,10 @@ class DerivedWeights:
         memory = id_of_memory(tensor)
         weights = Weights(None)
         self.pass_on(weights)
-        spoiled: set[Hashable] = set()
+        spoiled: set[DerivedName] = set()
         own = None if result is None or id(result) not in self._made else self._made[id(result)].name
         for made in made_in:
-            before = any(_is_among(source, spoiled) for source in made[2])  # type: ignore[index]
+            before = any(_is_among(source, spoiled) for source in made.sources)
             if before or (made != own and _saves(made, weights, memory)):
                 spoiled.add(made)
         items = [made for made in self._made.values() if _is_among(made.name, made_in)]
@@ -211,33 +181,31 @@ class DerivedWeights:
 class ChangeOfDerived(NamedTuple):
     """A derived weight was changed in place by an example."""
 
-    spoiled: frozenset[Hashable]
+    spoiled: frozenset[DerivedName]
     """What the example computed from it, through which backward raises."""
-    changed: frozenset[Hashable]
+    changed: frozenset[DerivedName]
     """What lies in the memory that was changed."""
 
 
-def _whole_of(name: Any) -> Hashable:
+def _whole_of(name: DerivedName) -> Any:
     """What one of several results is taken of; any other name as it is."""
-    whole: Hashable = name[2][0] if name[1][0] == _ITEM else name
-    return whole
+    return name.sources[0] if name.template[0] == _ITEM else name
 
 
-def _is_among(name: Any, names: Collection[Hashable]) -> bool:
-    return name in names or (not isinstance(name, str) and _whole_of(name) in names)
+def _is_among(name: str | DerivedName, names: Collection[str | DerivedName]) -> bool:
+    return name in names or (isinstance(name, DerivedName) and _whole_of(name) in names)
 
 
-def _saves(name: Any, weights: Weights, memory: int) -> bool:
+def _saves(name: DerivedName, weights: Weights, memory: int) -> bool:
     """Whether a function of weights saves for backward what lies in this memory, or its result that does."""
-    function, template, sources, mode = name
     kept: list[torch.Tensor] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         kept.append(tensor)
         return tensor
 
-    call = call_of_template(function_named(function), template, (), [weights[source] for source in sources], ())
-    with recording_paused(), in_mode(mode), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    call = weights.call_of(name)
+    with recording_paused(), in_mode(name.mode), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         again = call.apply()
     found = {id_of_memory(tensor) for tensor in kept if is_strided(tensor)}
     pairs = zip(_items_of(weights[name]), _items_of(again), strict=True)
@@ -256,9 +224,9 @@ _ITEM = flatten(((None, 0), {}), [])
 _ALONE = flatten(((None,), {}), []), (SHARED,)
 
 
-def _name_of_item(name: Hashable, number: int) -> Hashable:
+def _name_of_item(name: DerivedName, number: int) -> DerivedName:
     """One of several results, derived from all of them."""
-    return name_of(operator.getitem), (_ITEM, (SHARED, static(number))), (name,), None
+    return derived_name(name_of(operator.getitem), (_ITEM, (SHARED, static(number))), (name,), None)
 
 
 class Weights:
@@ -269,26 +237,30 @@ class Weights:
         self._by_path: dict[str, torch.Tensor] = {}
         if module is not None:
             self._by_path = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        self._derived: dict[Hashable, Any] = {}
+        self._derived: dict[DerivedName, Any] = {}
 
-    def remember(self, name: Hashable, result: Any) -> None:
+    def remember(self, name: DerivedName, result: Any) -> None:
         """A derived weight that has been computed already, or a tuple of them."""
         self._derived[name] = result
 
-    def __getitem__(self, shared: Any) -> Any:
-        if isinstance(shared, str):
-            found = _weight_of_name.get(shared)
-            found = self._by_path.get(shared) if found is None else found
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, str):
+            found = weight_named(name)
+            found = self._by_path.get(name) if found is None else found
             if found is None:
                 raise CellMismatchError(
-                    f"the plan uses a weight {shared!r} that is not here. Run a plan with the model it was recorded with: "
+                    f"the plan uses a weight {name!r} that is not here. Run a plan with the model it was recorded with: "
                     "`fl.batch(model).run(plan)`, where the plan's recordings came from `fl.record(model, example)`"
                 )
             return found
-        known = self._derived.get(shared)
+        known = self._derived.get(name)
         if known is None:
-            function, template, sources, mode = shared
-            call = call_of_template(function_named(function), template, (), [self[name] for name in sources], ())
-            with in_mode(mode):
-                known = self._derived[shared] = call.apply()
+            call = self.call_of(name)
+            with in_mode(name.mode):
+                known = self._derived[name] = call.apply()
         return known
+
+    def call_of(self, name: DerivedName) -> Call:
+        """The call that computes a derived weight."""
+        weights = [self[source] for source in name.sources]
+        return call_of_template(function_named(name.function), name.template, (), weights, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -185,3 +186,25 @@ def test_results_made_of_weights_alone_are_tensors_of_their_own() -> None:
 def test_what_is_made_of_weights_alone_is_computed_once() -> None:
     inputs = vectors(8)
     assert steps_run(lambda x: W.softmax(0).exp() * x, inputs) <= 3
+
+
+def test_names_of_long_computations_from_weights_stay_short() -> None:
+    """Written out, the name of the last one would have 2 ** 60 parts."""
+
+    class Long(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.start = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            p: torch.Tensor = self.start
+            for _ in range(60):
+                p = torch.tanh(p) + p
+            return x + p
+
+    model = Long()
+    recording = fl.record(model, INPUTS[0].detach())
+    kept = pickle.loads(pickle.dumps(recording))
+    for result in (fl.batch(model)(INPUTS[:1]), fl.batch(model).run(fl.plan([kept]))):
+        torch.testing.assert_close(result[0], model(INPUTS[0]))
+    assert max(len(repr(op.shared)) for op in recording.graph.ops) < 200

@@ -60,6 +60,18 @@ def op(content: Any) -> Any:
     return next(op for op in content["recordings"][0]["ops"] if ":" in op["key"])
 
 
+def weight_made_by(function: str, sources: list[int]) -> Callable[[Arrays, Any], None]:
+    """An operation is given a weight that a function makes of a text and of other weights."""
+
+    def change(_: Arrays, content: Any) -> None:
+        arguments = [{"class": "tuple"}, 1, [None]]
+        nesting = [{"class": "tuple"}, 2, [arguments, [{"class": "dict"}, [], []]]]
+        template = [nesting, [[{"class": "str"}, "touch written"]]]
+        op(content).update(shared={"entries": [[function, template, sources]], "given": [0]})
+
+    return change
+
+
 def step(content: Any) -> Any:
     return content["plan"]["steps"][0]
 
@@ -118,6 +130,10 @@ ATTACKS = (
     recording("a function that loads", lambda arrays, content: op(content).update(key="torch:load")),
     recording("a module to be imported", lambda arrays, content: op(content).update(key="antigravity:x")),
     recording("an operator that maps files, by its name", lambda arrays, content: op(content).update(key="torch:from_file")),
+    recording("a function of os that makes a weight", weight_made_by("posix:system", [])),
+    recording("a function that loads, and makes a weight", weight_made_by("torch:load", [])),
+    recording("a weight that is made of itself", weight_made_by("torch.Tensor:TensorBase.t", [0])),
+    recording("a weight that is not there", lambda arrays, content: op(content).update(shared={"entries": [], "given": [7]})),
     recording("settings of a strange class", lambda arrays, content: op(content).update(settings={"class": "os.system"})),
     recording("settings nested deeply", lambda arrays, content: op(content).update(settings=json.loads("[" * 300 + "]" * 300))),
     recording("an attribute of torch for a dtype", lambda arrays, content: op(content).update(settings={"dtype": "load"})),

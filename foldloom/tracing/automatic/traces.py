@@ -19,7 +19,7 @@ from foldloom.tracing.cells.lookup import cell_of_module
 from foldloom.tracing.mutation.guards import same_settings, settings_of
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.values.lazy_tensor import LazyTensor
-from foldloom.tracing.weights import weights_named
+from foldloom.tracing.weight_names import weights_named
 
 
 class Fingerprint:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,8 @@ from foldloom.tracing.building.histories import Histories
 from foldloom.tracing.fast_path import examples_of_nodes, numbers
 from foldloom.tracing.functions.histories import ALWAYS
 from foldloom.tracing.scope import user_line
-from foldloom.tracing.weights import ChangeOfDerived, named_by_path
+from foldloom.tracing.weight_names import named_by_path
+from foldloom.tracing.weights import ChangeOfDerived
 
 T = TypeVar("T")
 
@@ -436,7 +437,7 @@ class GraphBuilder:
         """All nodes as a recording, with cells and weights renamed; ``training`` has the modes that it depends on."""
         cells, weights = cells or {}, weights or {}
         ops, op_of_node = self._ops_in_use()
-        names = tuple([(cells.get(op.key, op.key), _renamed(op.shared, weights)) for op in ops])
+        names = tuple([(cells.get(op.key, op.key), named_by_path(weights or {}, op.shared)) for op in ops])
         graph = Graph(
             ops=_table(tuple(ops), names, training),
             op_of_node=op_of_node,
@@ -469,10 +470,6 @@ class GraphBuilder:
 def kept(of_value: Mapping[int, T], moved: Mapping[int, int]) -> dict[int, T]:
     """What is known of values that are kept under other numbers."""
     return {moved[value]: known for value, known in of_value.items() if value in moved}
-
-
-def _renamed(shared: tuple[Hashable, ...], weights: Mapping[str, str]) -> tuple[Hashable, ...]:
-    return tuple([named_by_path(weights, name) for name in shared]) if weights else shared
 
 
 @functools.lru_cache(maxsize=1024)
