@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -76,7 +77,8 @@ class Flushes:
         self._session: Session | None = None
         self._pending = Pending()
         self.reader = GivenReader(graph, inputs)
-        self.layouts = Layouts(graph, inputs, self._weights_of_run)
+        # Held weakly: a cycle would keep cells and tensors until the garbage collector runs.
+        self.layouts = Layouts(graph, inputs, WeakMethod(self._weights_of_run))
         self._tensor_of_value: dict[int, torch.Tensor] = {}
         """Values that were demanded as tensors with gradients."""
         self._demanded: dict[Hashable, _Demanded] = {}

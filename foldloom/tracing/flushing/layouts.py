@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 
@@ -40,7 +41,7 @@ _FARTHEST = 100
 class Layouts:
     """Works out strides of the values of one graph."""
 
-    def __init__(self, graph: GraphBuilder, inputs: Inputs, weights: Callable[[], Weights]) -> None:
+    def __init__(self, graph: GraphBuilder, inputs: Inputs, weights: WeakMethod[Callable[[], Weights]]) -> None:
         self._graph = graph
         self._inputs = inputs
         self._weights = weights
@@ -98,7 +99,9 @@ class Layouts:
         return found[body.outputs[place]]
 
     def _of_function(self, op: Op, strides: Sequence[Strides | None], place: int) -> Strides | None:
-        weights = self._weights()
+        weights_of_run = self._weights()
+        assert weights_of_run is not None, "who asks for strides keeps the flushes"
+        weights = weights_of_run()
         shared = [_without_data(w.shape, w.dtype, w.stride()) for w in [weights[name] for name in op.shared]]
         operands = [
             _without_data(type.shape, dtype_of(type), found) for type, found in zip(op.inputs, strides, strict=True)
