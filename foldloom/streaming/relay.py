@@ -93,7 +93,7 @@ class Relay:
     def _run(self) -> None:
         try:
             self._work()
-        except Stopped:
+        except Stopped:  # the other side has asked for it: that is no error
             pass
         except BaseException as error:
             self._error = error
