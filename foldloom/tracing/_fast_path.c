@@ -399,7 +399,42 @@ static PyObject *handles_of(PyObject *module, PyObject *recorder)
     return found;
 }
 
-/* A handle that becomes a tensor: it is none from now on. */
+/* The first value that a handle stands for; -1 if there is none, or after a failure. */
+static long first_value(PyObject *handle)
+{
+    PyObject *value = SLOT(handle, bound.handle.value);
+    if (value == NULL || PyLong_CheckExact(value))
+        return value == NULL ? -1 : PyLong_AsLong(value);
+    Py_ssize_t rows = PySequence_Size(value);
+    if (rows <= 0)
+        return -1;
+    PyObject *row = PySequence_GetItem(value, 0);
+    long number = row == NULL ? -1 : PyLong_AsLong(row);
+    Py_XDECREF(row);
+    return number;
+}
+
+/* All handles of values of a recorder from one on that somebody holds. */
+static PyObject *handles_since(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *recorder;
+    long first;
+    if (!PyArg_ParseTuple(args, "Ol", &recorder, &first))
+        return NULL;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < made.count; i++) {
+        PyObject *handle = made.entries[i].handle;
+        if (SLOT(handle, bound.handle.recorder) != recorder)
+            continue;
+        long value = first_value(handle);
+        if (PyErr_Occurred() || (value >= first && PyList_Append(found, handle) < 0))
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* A handle that becomes a tensor, or stands for nothing any more: it is none from now on. */
 static PyObject *forget_handle(PyObject *module, PyObject *handle)
 {
     (void)module;
@@ -1630,7 +1665,8 @@ static PyMethodDef functions[] = {
     {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Say what types and functions are meant."},
     {"bind_handles", bind_handles, METH_VARARGS, "Say what handles are, and how one is made."},
     {"handles_of", handles_of, METH_O, "All handles of a recorder that somebody holds."},
-    {"forget_handle", forget_handle, METH_O, "Empty a handle that becomes a tensor."},
+    {"handles_since", handles_since, METH_VARARGS, "All handles of values of a recorder from one on that somebody holds."},
+    {"forget_handle", forget_handle, METH_O, "Empty a handle that stands for nothing any more."},
     {"handle", (PyCFunction)(void (*)(void))handle, METH_FASTCALL,
      "A handle of recorder, value, type, depth and perhaps a source."},
     {"cell", cell, METH_O, "For the method of a recorder that records a cell."},

@@ -125,8 +125,13 @@ def handles_of(recorder: Any, kind: type) -> list[Any]:
     return [holder for holder in (*holders, *gc.get_referrers(*standing)) if type(holder) is kind]
 
 
+def handles_since(recorder: Any, value: int) -> list[Any]:
+    """All handles of values of a recorder from this one on that somebody holds. Only what is captured asks, which needs C."""
+    return _fast_path.handles_since(recorder, value)
+
+
 def forget_handle(handle: Any) -> None:
-    """Empty the slots of a handle that becomes a tensor."""
+    """Empty the slots of a handle that stands for nothing any more."""
     if is_compiled:
         _fast_path.forget_handle(handle)
         return

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from foldloom.tracing import fast_path
 from foldloom.tracing.automatic.body_builder import BodyBuilder
 from foldloom.tracing.automatic.interpreter import Interpreter
 from foldloom.tracing.automatic.natives import Natives
 from foldloom.tracing.automatic.tracked import NotRepeatable, Tracker
+from foldloom.tracing.mutation.views import leave_base
 from foldloom.tracing.recording.recorder import Recorder
 
 T = TypeVar("T")
@@ -28,9 +30,11 @@ class Attempt:
     def follow(self, steps: Callable[[Interpreter], T]) -> T:
         """What the steps record stays in the graph, unless they fail."""
         graph, flushes = self.recorder.graph, self.recorder.flushes
+        numbers_vary = graph.numbers_vary
+        graph.is_captured = True
         self.recorder.signatures.change_mode()
         self._first = graph.mark()
-        flushes.refuses = NotRepeatable("it needs the value of a tensor, or takes rows of a stack")
+        flushes.refuses = NotRepeatable
         graph.numbers_vary = False  # those of a body are its constants
         try:
             self.tracker = Tracker(self.recorder, self._function, self._arguments)
@@ -40,12 +44,20 @@ class Attempt:
             raise
         finally:
             flushes.refuses = None
-            graph.numbers_vary = True
+            graph.numbers_vary = numbers_vary
+            graph.is_captured = False
+            self.recorder.signatures.change_mode()
 
     def forget(self) -> None:
-        """As if nothing had been recorded: Python runs the instructions."""
+        """As if nothing had been recorded: Python runs the instructions. Other values get the same numbers, so nothing may be left that is
+        known of these, and nobody who stands for them."""
+        values = self._first.values
+        for handle in fast_path.handles_since(self.recorder, values):
+            leave_base(handle)
+            fast_path.forget_handle(handle)
         self.recorder.graph.rewind(self._first)
-        self.recorder.inputs.rewind(self.recorder.graph.value_count)
+        self.recorder.inputs.rewind(values)
+        self.recorder.flushes.renumbered()
 
     def builder(self) -> BodyBuilder:
         """The body that the recorded operations make."""

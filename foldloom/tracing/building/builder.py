@@ -157,6 +157,7 @@ class GraphBuilder:
         "grad",
         "histories",
         "inference",
+        "is_captured",
         "is_endless",
         "joins_freely",
         "lengths",
@@ -205,7 +206,9 @@ class GraphBuilder:
         """Whether `calls` is for a mode with autocast or another default dtype, or may be: C leaves such calls to Python."""
         self.joins_freely = True
         """Whether rows can be put together and taken apart without a node. Not where gradients are disabled for a part of the batch, because
-        the rows keep their histories."""
+        the rows keep their histories; nor in what is captured."""
+        self.is_captured = False
+        """Whether what is recorded is captured: see `automatic.attempt`."""
         self.inference: list[tuple[int, int | None]] = []
         """The values that are computed in inference mode: the first, and the first that is not any more."""
         self.changes: list[Change] = []
@@ -240,7 +243,8 @@ class GraphBuilder:
 
     def set_calls(self, calls: dict[Any, Any], grad: bool, autocast: bool, joins_freely: bool) -> None:
         """Use the table of calls of another mode."""
-        self.calls, self.grad, self.autocast, self.joins_freely = calls, grad, autocast, joins_freely
+        self.calls, self.grad, self.autocast = calls, grad, autocast
+        self.joins_freely = joins_freely and not self.is_captured
 
     # ---- Adding nodes.
 

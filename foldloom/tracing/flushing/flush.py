@@ -40,6 +40,7 @@ from foldloom.tracing.values.lazy_tensor import DETACHED, NUMBER, TENSOR, Form, 
 from foldloom.tracing.weights import DerivedWeights, Weights
 
 _MAY_RAISE = "may raise"
+_NEEDS_A_VALUE = "it needs the value of a tensor"
 
 _OF_VALUE, _OF_TENSOR = 200, 1000
 """About how many bytes are needed for what is known of a value, and for a tensor that was given, beside their numbers."""
@@ -99,8 +100,8 @@ class Flushes:
         """Whether calls that may raise are waited for where somebody may catch what they raise."""
         self.limit: Limit | None = None
         """Where the batch begins, if it does not run in fibers."""
-        self.refuses: BaseException | None = None
-        """What is raised if a value is demanded or a handle changes: while a call is captured, nothing may depend on values or last."""
+        self.refuses: Callable[[str], BaseException] | None = None
+        """While a call is captured: the error for what cannot be. Nothing may depend on values, change or last."""
         self.pinned: list[list[int]] = []
         """Values that calls under way will return, and that nobody has a handle of yet."""
         self._watched: set[int] = set()
@@ -115,16 +116,16 @@ class Flushes:
         """Weights have changed: what was computed from them is computed anew."""
         self._kernel_of_op, self._weights = {}, None
 
-    def check_may_change(self) -> None:
+    def check_not_captured(self, doing: str) -> None:
         """Raise while a call is captured: nothing may happen that would last."""
         if self.refuses is not None:
-            raise self.refuses
+            raise self.refuses(doing)
 
     # ---- Demanding values.
 
     def demand(self, handles: Sequence[LazyTensor], form: Form) -> list[Any]:
         """What the handles stand for. Every value that leaves a recorder comes by here; what is not computed yet is flushed."""
-        self.check_may_change()
+        self.check_not_captured(_NEEDS_A_VALUE)
         first = handles[0]
         if form is NUMBER and not first._type.ragged:
             return [self.number_of(first)]
@@ -137,7 +138,7 @@ class Flushes:
     def number_of(self, handle: LazyTensor) -> Any:
         """A value as Python's number: what programs branch on."""
         if self.refuses is not None:
-            raise self.refuses
+            raise self.refuses(_NEEDS_A_VALUE)
         value = handle._value
         if value in self._numbers:
             return self._numbers[value]
@@ -323,16 +324,22 @@ class Flushes:
         assert self._session is not None, "what has been computed was computed by a session"
         self._session.keep(self._pending.numbers_of([*moved]))
         self._pending.keep(len(moved))
-        self.reader.forget()
+        self.renumbered()
         self._tensor_of_value = kept(self._tensor_of_value, moved)
         self._numbers = kept(self._numbers, moved)
         for pinned in self.pinned:  # where they stand: calls under way hold them
             pinned[:] = [moved[value] for value in pinned]
 
+    def renumbered(self) -> None:
+        """Some values are gone, and others have their numbers, or will."""
+        self.reader.forget()
+        self.layouts.forget()
+
     # ---- Changes in place.
 
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         """What these values stand for is changed in place. What was computed with them at once has saved tensors."""
+        self.check_not_captured("it changes a value in place")
         self._graph.note_change(values, is_ragged, made)
         self.gradients.note_change(values, made)
         for value in values:

@@ -51,6 +51,10 @@ class Layouts:
         self._columns: list[Columns] = []
         self._count = -1
 
+    def forget(self) -> None:
+        """Values have other numbers now, or are others."""
+        self._count = -1
+
     def strides_of(self, value: int) -> Strides | None:
         """None: like everything that is computed of tensors that lie in order."""
         ops = self._graph.ops[len(self._is_transposing) :]
@@ -59,7 +63,7 @@ class Layouts:
             return None
         if self._count != self._graph.value_count:
             self._count = self._graph.value_count
-            self._known.clear()  # a capture that failed may have given values back
+            self._known.clear()
             self._columns = [Columns.of(tuple(self._graph.ops), nodes) for nodes in self._graph.all_nodes()]
         with recording_paused(), torch.no_grad():
             return self._found(value, _FARTHEST)

@@ -221,6 +221,7 @@ def _has_rows(handle: LazyTensor) -> bool:
 
 def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTensor:
     """A row of a ragged value, or some of its rows."""
+    recorder.check_may_rearrange()
     recorder.keep_together(values)
     type = values._type.row if isinstance(index, int) else values._type
     handle = new_handle(recorder, values._value[index], type, values._depth, (values, index))
@@ -230,6 +231,7 @@ def row_handle(recorder: Any, values: LazyTensor, index: int | slice) -> LazyTen
 
 def row_handles(recorder: Any, values: LazyTensor) -> list[LazyTensor]:
     """All rows of a ragged value, in half the time of one by one: loops over a sequence do this for every example."""
+    recorder.check_may_rearrange()
     recorder.keep_together(values)
     type, depth = values._type.row, values._depth
     handles = [

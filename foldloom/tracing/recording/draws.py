@@ -44,7 +44,7 @@ Handler = Callable[[Any, Any, dict[str, Any]], Any]
 
 def draws_now(recorder: DrawingRecorder) -> bool:
     """Whether numbers are drawn where they are asked for. While a call is captured nothing may be drawn: it might be called again."""
-    recorder.flushes.check_may_change()
+    recorder.flushes.check_not_captured("it draws random numbers")
     return not recorder.guards.runs_later
 
 

@@ -47,6 +47,7 @@ TYPE_OF_STACK: dict[Type, Type] = {}
 
 def _ragged(recorder: ActiveRecorder, rows: Sequence[LazyTensor], type: Type) -> LazyTensor:
     """A stack of rows of one type."""
+    recorder.check_may_rearrange()
     depth = max([row._depth for row in rows], default=0)
     stacked = TYPE_OF_STACK.setdefault(type, Type((ANY, *type.shape), type.dtype))
     return new_handle(recorder, [row._value for row in rows], stacked, depth)
@@ -203,6 +204,7 @@ def _flip(recorder: ActiveRecorder, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if recorder.cuts(values):
         return NotImplemented
+    recorder.check_may_rearrange()
     return new_handle(recorder, values._value[::-1], values._type, values._depth)
 
 

@@ -113,7 +113,7 @@ def own(
     if recorder.is_given(handle) and recorder.inputs.is_in_array(handle._value):
         return recorder.lift(handle._value.clone(), ragged=ragged)  # as it is now, whoever writes to the array
     if recorder.is_given(handle):
-        recorder.flushes.check_may_change()
+        recorder.flushes.check_not_captured("it uses a tensor that was given")
         value, type = recorder.inputs.add_tensor(handle._value, ragged)
         if type.ragged:
             handle._source = (owner, handle._value)
@@ -136,6 +136,7 @@ def dense(recorder: RecorderOfHandles, handle: LazyTensor) -> LazyTensor:
     """A ragged value as one of a fixed shape."""
     if not handle._type.ragged:
         return handle
+    recorder.check_may_rearrange()
     if not handle._value:
         return recorder.constant(torch.zeros, (handle.shape,), {"dtype": handle.dtype})
     if recorder.cuts(handle):
@@ -160,7 +161,7 @@ def keep_together(recorder: RecorderOfHandles, handle: LazyTensor) -> None:
     stack becomes a node of its own."""
     is_stack = type(handle._value) is list and len(handle._value) > 1
     if is_stack and not recorder.is_over and is_grad_enabled() and handle.requires_grad:
-        recorder.flushes.check_may_change()
+        recorder.flushes.check_not_captured("it takes rows of a stack")
         joined = recorder.call_function(together, (handle,), None)
         handle._value, handle._depth = joined._value, joined._depth
 

@@ -345,6 +345,11 @@ class Recorder:
     def keep_together(self, handle: LazyTensor) -> None:
         keep_together(self, handle)
 
+    def check_may_rearrange(self) -> None:
+        """Values are about to be stacked or taken apart without a node. In what is captured they must not be: it is told from numbers of values
+        which operand is which, and in another call what is a row of one operand now may be none."""
+        self.flushes.check_not_captured("it stacks tensors, or takes rows of a value with any number of rows")
+
     def cuts(self, handle: LazyTensor) -> bool:
         return cuts(self, handle)
 
