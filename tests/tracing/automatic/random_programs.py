@@ -38,6 +38,9 @@ NUMBERS = [0.5, 1.5, -0.5]
 def plus_one(a): return a + 1
 def halved(a): return torch.tanh(a) * 0.5
 def other(a, w=0.5): return torch.sigmoid(a) - w
+def first_of(r, a): return torch.tanh(r[0] * 2 + a) * 0.5
+def few_of(r, a): return torch.sigmoid(r[:2]).sum(0) - a
+def all_of(r, a): return (torch.tanh(r) * a).mean(0)
 """
 
 MODULE = """
@@ -66,7 +69,8 @@ UNARY = (
     "({}) * self.scale", "({}) * C0", "({}) + C1", "({}) * self.kind", "({}) * self.doubled", "({}) * TABLE['w']",
     "({}) * NUMBERS[n % 3]", "({}) * torch.tensor(float(n))", "({}).view(3)", "torch.cat([{}, a])[:3]", "({}) * n",
     "({}).flip(0)", "torch.stack([{}, b]).sum(0)", "torch.stack(ws).mean(0) + ({})", "({}) * (0.5 if self.flag else 2.0)",
-    "F.softmax({}, dim=-1)", "({}).detach() * 2",
+    "F.softmax({}, dim=-1)", "({}).detach() * 2", "(r * ({})).sum(0)", "r[-1] * ({})", "r[:2].mean(0) + ({})", "r.flip(0)[0] - ({})",
+    "first_of(r, {})", "few_of(r, {})", "all_of(r, {})", "first_of(torch.stack([a, {}]), a)",
 )  # fmt: skip
 BINARY = ("({}) + ({})", "({}) * ({})", "({}) - ({})", "torch.maximum({}, {})", "torch.lerp({}, {}, 0.5)")
 
@@ -131,7 +135,7 @@ class Writer:
 
     @staticmethod
     def _prepared() -> list[str]:
-        return ["w, s, t, outs = a, (a, b), [b, a], [a]"]
+        return ["w, s, t, outs, r = a, (a, b), [b, a], [a], torch.stack([a, b])"]
 
     # ---- Statements.
 
@@ -179,7 +183,23 @@ class Writer:
     def _swap(self, depth: int, waits: bool) -> list[str]:
         return [
             self._choose(
-                ("a, b = b, a", "w = a", "b = a; a = a * 2", "del w; w = b", "s = (b, w)", "t = [a, w]", "a, b = s")
+                (
+                    "a, b = b, a",
+                    "w = a",
+                    "b = a; a = a * 2",
+                    "del w; w = b",
+                    "s = (b, w)",
+                    "t = [a, w]",
+                    "a, b = s",
+                    "r = torch.stack([a, b, w])",
+                    "r = torch.stack([b])",
+                    "r = torch.stack(ws)",
+                    "r = torch.cat([r, r[:1]])",
+                    "r = r[1:] if len(r) > 1 else r",
+                    "r = torch.tanh(r)",
+                    "a = r[0]",
+                    "w, b = r[-1], r[0]",
+                )
             )
         ]
 
@@ -203,7 +223,8 @@ class Writer:
         return [head, *self._block(depth, waits), *(("    a = a + ws[i % len(ws)]",) if " i " in head else ())]
 
     def _while(self, depth: int, waits: bool) -> list[str]:
-        return ["m = 0", f"while m < {self._choose((1, 3))}:", *self._block(depth, waits), "    m += 1"]
+        m = f"m{depth}"  # of its own, so that loops in loops end
+        return [f"{m} = 0", f"while {m} < {self._choose((1, 3))}:", *self._block(depth, waits), f"    {m} += 1"]
 
     def _branch(self, depth: int, waits: bool) -> list[str]:
         test = self._choose(
@@ -326,7 +347,7 @@ def _found(source: str, run: Callable[..., Any], rounds: int) -> Any:
 
 
 def check(source: str) -> bool:
-    """Raise if automatic cells make a difference. False if the program fails one by one."""
+    """Raise if batching makes a difference, with automatic cells or without. False if the program fails one by one."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -341,24 +362,18 @@ def check(source: str) -> bool:
         torch.set_grad_enabled(True)
     if isinstance(expected[0], str):
         return False
-    # What is wrong without automatic cells is not their fault.
-    if _differs(without, expected):
-        return False
+    _assert_same(without, expected, f"without automatic cells\n{source}")
     for found in actual:
-        assert not isinstance(found[0], str), f"{found[0]} is raised\n{source}"
-        try:
-            assert_same(found, expected)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{source}") from None
+        _assert_same(found, expected, source)
     return True
 
 
-def _differs(one: Any, other: Any) -> bool:
+def _assert_same(found: Any, expected: Any, source: str) -> None:
+    assert not isinstance(found[0], str), f"{found[0]} is raised\n{source}"
     try:
-        assert_same(one, other)
-    except AssertionError:
-        return True
-    return False
+        assert_same(found, expected)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{source}") from None
 
 
 def main() -> None:
