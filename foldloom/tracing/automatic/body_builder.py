@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from foldloom.graph import Op
-from foldloom.tracing.automatic.attributes import is_record
 from foldloom.tracing.automatic.natives import Natives
+from foldloom.tracing.automatic.reads import is_record
 from foldloom.tracing.automatic.tracked import PLAIN, C, NotRepeatable, Tracker, key_of
 from foldloom.tracing.cells.bodies import Body, Constant, Node
 from foldloom.tracing.functions.calls import name_of

@@ -9,10 +9,15 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from torch import nn
-
-from foldloom.tracing.automatic.attributes import Method, PropertyCall, attribute, parts_of
-from foldloom.tracing.automatic.tracked import INNER, C, NotRepeatable, Tracked, Tracker
+from foldloom.tracing.automatic.reads import (
+    Method,
+    PropertyCall,
+    attribute,
+    closure_variable,
+    global_variable,
+    subscript,
+)
+from foldloom.tracing.automatic.tracked import INNER, NotRepeatable, Tracked, Tracker
 from foldloom.tracing.scope import scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -203,13 +208,7 @@ class Frame:
             self._push(self._from_closure(name))
 
     def _from_closure(self, name: str) -> Tracked:
-        number = self._code.co_freevars.index(name)
-        try:
-            value = self._function.value.__closure__[number].cell_contents
-        except ValueError:
-            raise NotRepeatable(f"`{name}` has no value") from None
-        assert self._function.register is not None, "functions with closures were read"
-        return self._tracker.read(value, C.READ_CLOSURE, self._function.register, number)
+        return closure_variable(self._tracker, self._function, self._code.co_freevars.index(name))
 
     def on_store_deref(self, instruction: dis.Instruction) -> None:
         cell = self._cells.get(instruction.argval)
@@ -220,17 +219,7 @@ class Frame:
     def on_load_global(self, instruction: dis.Instruction) -> None:
         if instruction.arg is not None and instruction.arg & 1:
             self._push(NULL)
-        name = instruction.argval
-        function = self._function.value
-        register = self._function.register
-        assert register is not None, "the function that globals belong to was read"
-        if name in function.__globals__:
-            self._push(self._tracker.read(function.__globals__[name], C.READ_GLOBAL, register, name=name))
-            return
-        builtins = function.__builtins__
-        if name not in builtins:
-            raise NotRepeatable(f"there is no `{name}`")
-        self._push(self._tracker.read(builtins[name], C.READ_BUILTIN, register, name=name))
+        self._push(global_variable(self._tracker, self._function, instruction.argval))
 
     def on_load_attr(self, instruction: dis.Instruction) -> None:
         self._push(self._attribute(self._pop(), instruction.argval))
@@ -316,25 +305,10 @@ class Frame:
 
     def on_binary_subscr(self, _: dis.Instruction) -> None:
         index, owner = self._settled(), self._pop()
-        value = owner.value
-        if type(value) is LazyTensor or owner.register is None:
-            if owner.items is not None and type(index) is int:
-                self._push(owner.items[index])
-                return
-            self._push(self._tracker.settle_known(owner)[index])
-        elif (type(value) is list or isinstance(value, tuple)) and type(index) in (int, slice):
-            items = self._tracker.items(owner)
-            self._push(items[index] if type(index) is int else Tracked(value[index], None, items[index]))
-        elif type(value) is dict:
-            if index not in value:
-                raise NotRepeatable("it looks for an entry that is not there")
-            self._push(self._tracker.read(value[index], C.READ_ENTRY, owner.register, name=index))
-        elif isinstance(value, (nn.ModuleList, nn.Sequential)) and type(index) is int:
-            self._push(parts_of(self._tracker, owner)[index])
-        elif isinstance(value, str):
-            self._push(self._tracker.settle(owner)[index])
-        else:
-            self._push(self._interpreter.call(Tracked(operator.getitem), [owner, Tracked(index)], {}))
+        found = subscript(self._tracker, owner, index)
+        if found is None:
+            found = self._interpreter.call(Tracked(operator.getitem), [owner, Tracked(index)], {})
+        self._push(found)
 
     def on_unary_negative(self, _: dis.Instruction) -> None:
         self._push(-self._settled())

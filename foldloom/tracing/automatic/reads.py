@@ -1,4 +1,5 @@
-"""Attributes that a captured function reads: where Python finds them, as reads of a guard program."""
+"""What a captured function reads by name or by place: globals, closures, attributes, items. Where Python finds them, as reads of a guard
+program."""
 
 from __future__ import annotations
 
@@ -68,6 +69,51 @@ class PropertyCall(NamedTuple):
 
 
 INNER.update((Method, HandleMethod, PropertyCall))
+
+
+def closure_variable(tracker: Tracker, function: Tracked, number: int) -> Tracked:
+    """A variable of the function around, which is not followed itself."""
+    name = function.value.__code__.co_freevars[number]
+    try:
+        value = function.value.__closure__[number].cell_contents
+    except ValueError:
+        raise NotRepeatable(f"`{name}` has no value") from None
+    assert function.register is not None, "functions with closures were read"
+    return tracker.read(value, C.READ_CLOSURE, function.register, number)
+
+
+def global_variable(tracker: Tracker, function: Tracked, name: str) -> Tracked:
+    """A global of the function's module, or a builtin."""
+    register = function.register
+    assert register is not None, "the function that globals belong to was read"
+    found = function.value.__globals__
+    if name in found:
+        return tracker.read(found[name], C.READ_GLOBAL, register, name=name)
+    builtins = function.value.__builtins__
+    if name not in builtins:
+        raise NotRepeatable(f"there is no `{name}`")
+    return tracker.read(builtins[name], C.READ_BUILTIN, register, name=name)
+
+
+def subscript(tracker: Tracker, owner: Tracked, index: Any) -> Tracked | None:
+    """What ``owner[index]`` is; None if that is a call like others."""
+    value = owner.value
+    if type(value) is LazyTensor or owner.register is None:
+        if owner.items is not None and type(index) is int:
+            return owner.items[index]
+        return Tracked(tracker.settle_known(owner)[index])
+    if (type(value) is list or isinstance(value, tuple)) and type(index) in (int, slice):
+        items = tracker.items(owner)
+        return items[index] if type(index) is int else Tracked(value[index], None, items[index])
+    if type(value) is dict:
+        if index not in value:
+            raise NotRepeatable("it looks for an entry that is not there")
+        return tracker.read(value[index], C.READ_ENTRY, owner.register, name=index)
+    if isinstance(value, (nn.ModuleList, nn.Sequential)) and type(index) is int:
+        return parts_of(tracker, owner)[index]
+    if isinstance(value, str):
+        return Tracked(tracker.settle(owner)[index])
+    return None
 
 
 def attribute(tracker: Tracker, owner: Tracked, name: str) -> Tracked | PropertyCall:
