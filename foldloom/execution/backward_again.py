@@ -10,13 +10,15 @@ not finite. What goes on inside a cell is not seen from outside, so cells are al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
+from foldloom.errors import CellError
 from foldloom.execution.gradient_reach import Mask, Members
 from foldloom.execution.kernels import Kernel
 from foldloom.graph.ragged import Ragged
@@ -68,13 +70,17 @@ def gradients_again(
     ``grads`` has the gradient of each output that has one, by the write that placed it.
     """
     is_recorded = torch.is_grad_enabled()
+    weights: Sequence[torch.Tensor] = made.kernel.weights
     with torch.enable_grad():
         some = [
             _some(operand, made.places(is_ragged, reached), is_recorded)
             for operand, is_ragged in zip(operands, made.kernel.ragged_inputs, strict=True)
         ]
-        outputs = made.kernel.call(*_with_lengths(made, some, reached))
-    flat = [output.values if isinstance(output, Ragged) else output for output in outputs]
+        rows = _with_lengths(made, some, reached)
+        outputs, weights = _called(
+            made.kernel, rows, apart=is_recorded or any(not weight.is_leaf for weight in weights)
+        )
+    flat = [_values(output) for output in outputs]
     grad_of_write = dict(grads)
     roots, seeds = [], []
     for write, is_ragged, output in zip(made.members.all_writes, made.kernel.ragged_outputs, flat, strict=True):
@@ -82,10 +88,10 @@ def gradients_again(
         if grad is not None and output.requires_grad:
             roots.append(output)
             seeds.append(grad.index_select(0, made.places(is_ragged, reached)))
-    wanted = [tensor for tensor in (*some, *made.kernel.weights) if tensor.requires_grad]
+    wanted = [tensor for tensor in (*some, *weights) if tensor.requires_grad]
     found: Sequence[torch.Tensor | None] = [None] * len(wanted)
     if roots:
-        with _without_hooks(made.kernel.weights):
+        with _without_hooks(weights):
             found = torch.autograd.grad(roots, wanted, seeds, allow_unused=True, create_graph=is_recorded)
     remaining = iter(found)
     of_some = [next(remaining) if tensor.requires_grad else None for tensor in some]
@@ -97,6 +103,74 @@ def gradients_again(
         ],
         *of_weights,
     ]
+
+
+def _called(
+    kernel: Kernel, blocks: Sequence[torch.Tensor | Ragged], *, apart: bool
+) -> tuple[Sequence[Any], Sequence[torch.Tensor]]:
+    """The outputs of a kernel, and what it used as its weights.
+
+    A weight may be computed from another one, and so may an operand in a pass that is recorded. The gradient of that other one would then
+    have what comes through the first, which the pass under way adds by itself. So weights are told ``apart``: the kernel gets an alias of each.
+    """
+    if not apart:
+        return kernel.call(*blocks), kernel.weights
+    aliases = [weight.view_as(weight) for weight in kernel.weights]
+    with _Instead({id(weight): alias for weight, alias in zip(kernel.weights, aliases, strict=True)}):
+        outputs = kernel.call(*blocks)
+    if not _use_any(outputs, kernel.weights, until=(*blocks, *aliases)):
+        return outputs, aliases
+    if all(weight.is_leaf for weight in kernel.weights):
+        return outputs, kernel.weights  # hidden in a function of the user's
+    raise CellError(
+        f"the gradients of {kernel.op.label} cannot be told apart: it uses a weight and what is computed from this weight, by a "
+        "custom autograd function. Compute one of them in a cell (`fl.cell`)"
+    )
+
+
+class _Instead(TorchFunctionMode):
+    """Within it, torch's functions are called with other tensors."""
+
+    def __init__(self, other: Mapping[int, torch.Tensor]) -> None:
+        super().__init__()
+        self._other = other
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*self._swapped(args), **{name: self._swapped(value) for name, value in (kwargs or {}).items()})
+
+    def _swapped(self, value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)([self._swapped(item) for item in value])
+        return self._other.get(id(value), value)
+
+
+def _use_any(outputs: Sequence[Any], weights: Sequence[torch.Tensor], until: Sequence[torch.Tensor | Ragged]) -> bool:
+    """Whether autograd comes from outputs to weights, other than by way of certain tensors."""
+    sought = {_node_of(weight) for weight in weights}
+    seen: set[Any] = {_node_of(_values(tensor)) for tensor in until}
+    left = [_node_of(_values(output)) for output in outputs]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node in sought:
+            return True
+        seen.add(node)
+        left += [following for following, _ in node.next_functions]
+    return False
+
+
+def _values(tensor: torch.Tensor | Ragged) -> torch.Tensor:
+    return tensor.values if isinstance(tensor, Ragged) else tensor
+
+
+def _node_of(tensor: torch.Tensor) -> Any:
+    """Where autograd adds up the gradient of a tensor."""
+    if not tensor.requires_grad:
+        return None
+    return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
 @contextmanager

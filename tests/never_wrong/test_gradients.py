@@ -265,3 +265,66 @@ def test_inputs_that_are_not_used() -> None:
     inputs, others = vectors(), vectors()
     check(lambda x, y: x * 2 if y.sum() < 100 else y, inputs, others, sources=[*inputs, *others])
     check(lambda x, y: (x * 2, y * 3)[0], inputs, others, sources=[*inputs, *others])
+
+
+class Through(torch.autograd.Function):
+    """A product that torch's function modes do not see."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return grad * weight, (grad * x).sum(0)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gradients", "gradients of gradients"])
+@pytest.mark.parametrize("other", [lambda w: w + 2, lambda w: w * w, torch.exp], ids=["sum", "product", "exp"])
+def test_a_weight_beside_what_is_computed_from_it(other: Callable[[torch.Tensor], torch.Tensor], again: bool) -> None:
+    """In one step, of which backward reaches a part: the weight has its own gradient and what comes through the other, once each."""
+    weight, inputs = nn.Parameter(torch.rand(3, dtype=torch.float64)), vectors(6)
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(torch.addcmul(x, weight, other(weight)).exp())
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return both(both(x) * weight)
+
+    def found(run: Callable[..., Any]) -> list[torch.Tensor]:
+        loss = torch.stack(run([(x,) for x in inputs])[:4]).square().sum()
+        grads = torch.autograd.grad(loss, [weight, inputs[0]], create_graph=again)
+        if again:
+            grads = torch.autograd.grad(torch.cat(grads).square().sum(), [weight, inputs[0]])
+        return list(grads)
+
+    expected = found(lambda examples: [program(*example) for example in examples])
+    batched = fl.batch(program)
+    for _ in range(3):  # the second time, what was captured is one operation
+        for one, wanted in zip(found(batched._together), expected, strict=True):
+            torch.testing.assert_close(one, wanted)
+
+
+def test_second_gradients_of_a_cell_of_which_backward_reaches_a_part() -> None:
+    layer, weight = linear(), nn.Parameter(torch.rand(3, dtype=torch.float64))
+    hidden = fl.cell(lambda x: Through.apply(x, weight).tanh())
+    plain = fl.cell(lambda x: torch.tanh(layer(x)) + x)
+    inputs = vectors(6)
+    for cell in (plain, hidden):
+
+        def program(x: torch.Tensor, n: int, cell: Any = cell) -> torch.Tensor:
+            for _ in range(n):
+                x = torch.tanh(cell(x))
+            return x
+
+        def found(run: Callable[..., Any], cell: Any = cell) -> list[torch.Tensor]:
+            weights = list(layer.parameters()) if cell is plain else [weight]
+            loss = torch.stack(run(list(zip(inputs, [1, 2, 3] * 2, strict=True)))[:4]).square().sum()
+            grads = torch.autograd.grad(loss, weights, create_graph=True)
+            return list(torch.autograd.grad(torch.cat([grad.square().flatten() for grad in grads]).sum(), weights))
+
+        expected = found(lambda examples, program=program: [program(*example) for example in examples])
+        for one, wanted in zip(found(fl.batch(program)._together), expected, strict=True):
+            torch.testing.assert_close(one, wanted)
