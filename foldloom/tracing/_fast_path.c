@@ -19,7 +19,7 @@
 
 static struct {
     int is_bound;
-    PyTypeObject *handle_type, *recorder_type, *known_type, *views_type;
+    PyTypeObject *handle_type, *freed_type, *recorder_type, *known_type, *views_type;
     struct {
         Py_ssize_t graph, automatic;
     } recorder;
@@ -309,7 +309,6 @@ static struct {
         int kind;
     } *entries;
     Py_ssize_t count, room;
-    destructor dealloc; /* what the class had before */
 } made;
 
 static void empty_slots(PyObject *handle)
@@ -378,6 +377,9 @@ static void strike_out(PyObject *handle)
     Py_CLEAR(SLOT(handle, bound.handle.place));
 }
 
+/* Whether another thread is about to free a handle, which must not be used again. */
+static int is_freed(PyObject *handle) { return Py_REFCNT(handle) == 0; }
+
 /* All handles of a recorder that somebody holds. */
 static PyObject *handles_of(PyObject *module, PyObject *recorder)
 {
@@ -386,7 +388,7 @@ static PyObject *handles_of(PyObject *module, PyObject *recorder)
     for (Py_ssize_t i = 0; found != NULL && i < made.count; i++) {
         PyObject *handle = made.entries[i].handle, *stands_for = NULL;
         PyObject *own = SLOT(handle, bound.handle.recorder);
-        if (own == NULL || (Py_TYPE(own) == bound.recorder_type && own != recorder))
+        if (is_freed(handle) || own == NULL || (Py_TYPE(own) == bound.recorder_type && own != recorder))
             continue;
         if (own != recorder) /* something that stands for a recorder */
             stands_for = PyObject_GetAttr(own, name_recorder);
@@ -425,7 +427,7 @@ static PyObject *handles_since(PyObject *module, PyObject *args)
     PyObject *found = PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < made.count; i++) {
         PyObject *handle = made.entries[i].handle;
-        if (SLOT(handle, bound.handle.recorder) != recorder)
+        if (is_freed(handle) || SLOT(handle, bound.handle.recorder) != recorder)
             continue;
         long value = first_value(handle);
         if (PyErr_Occurred() || (value >= first && PyList_Append(found, handle) < 0))
@@ -473,10 +475,14 @@ static void handle_dealloc(PyObject *handle)
         }
     }
     strike_out(handle);
-    /* CPython's own looks for the first base that has another one, and must not find this. */
-    type->tp_dealloc = made.dealloc;
-    made.dealloc(handle);
-    type->tp_dealloc = handle_dealloc;
+    /* Torch's own goes by the type, in which it must not find this one, and lets other threads run meanwhile. So it gets a handle of
+       another type of the same layout. Attributes go first, because Python keeps them by type. */
+    PyObject **attributes = _PyObject_GetDictPtr(handle);
+    if (attributes != NULL)
+        Py_CLEAR(*attributes);
+    Py_SET_TYPE(handle, (PyTypeObject *)Py_NewRef(bound.freed_type));
+    Py_DECREF(type);
+    bound.freed_type->tp_dealloc(handle);
 }
 
 /* The garbage collector breaks a cycle. The handle stays a tensor and keeps its place, because it may be used again. */
@@ -1479,8 +1485,8 @@ static int find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
 static PyObject *bind_handles(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *type, *type_of_value, *make_handle;
-    if (!PyArg_ParseTuple(args, "O!O!O", &PyType_Type, &type, &PyType_Type, &type_of_value, &make_handle))
+    PyObject *type, *freed, *type_of_value, *make_handle;
+    if (!PyArg_ParseTuple(args, "O!O!O!O", &PyType_Type, &type, &PyType_Type, &freed, &PyType_Type, &type_of_value, &make_handle))
         return NULL;
     struct {
         const char *name;
@@ -1490,14 +1496,18 @@ static PyObject *bind_handles(PyObject *module, PyObject *args)
         {"_depth", &bound.handle.depth},       {"_source", &bound.handle.source}, {"_views", &bound.handle.views},
         {"_place", &bound.handle.place},
     };
-    for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
-        if (find_slot(type, slots[i].name, slots[i].offset) < 0)
+    for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++) {
+        Py_ssize_t offset;
+        if (find_slot(type, slots[i].name, slots[i].offset) < 0 || find_slot(freed, slots[i].name, &offset) < 0)
             return NULL;
+        if (offset != *slots[i].offset || ((PyTypeObject *)freed)->tp_basicsize != ((PyTypeObject *)type)->tp_basicsize)
+            return PyErr_Format(PyExc_TypeError, "the type of freed handles has another layout");
+    }
     if (find_slot(type_of_value, "dtype", &bound.handle.dtype) < 0)
         return NULL;
     bound.handle_type = (PyTypeObject *)Py_NewRef(type); /* for as long as the process lives */
     bound.make_handle = Py_NewRef(make_handle);
-    made.dealloc = bound.handle_type->tp_dealloc;
+    bound.freed_type = (PyTypeObject *)Py_NewRef(freed);
     bound.handle_type->tp_dealloc = handle_dealloc;
     bound.handle_type->tp_clear = handle_clear;
     Py_RETURN_NONE;

@@ -108,11 +108,14 @@ def holds_bytes(address: int, content: bytes) -> bool:
     return ctypes.string_at(address, len(content)) == content
 
 
-def handles(kind: type, type_of_value: type, make: Callable[[str], Any], otherwise: Otherwise) -> Otherwise:
-    """For the function that makes a handle, of this type, by filling in an empty one that another function makes."""
+def handles(
+    kind: type, freed: type, type_of_value: type, make: Callable[[str], Any], otherwise: Otherwise
+) -> Otherwise:
+    """For the function that makes a handle, of this type, by filling in an empty one that another function makes. While torch frees a
+    handle, it is of the second type."""
     if not is_compiled:
         return otherwise
-    _fast_path.bind_handles(kind, type_of_value, make)
+    _fast_path.bind_handles(kind, freed, type_of_value, make)
     return _fast_path.handle  # type: ignore[return-value]
 
 

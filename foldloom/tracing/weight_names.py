@@ -58,11 +58,11 @@ def derived_name(function: str, template: Any, sources: tuple[str | DerivedName,
 
 
 def name_of_weight(weight: torch.Tensor) -> str:
-    name: str | None = _name_of_weight.get(weight)
-    if name is None:
-        name = f"weight#{uuid.uuid4().hex}"
-        _name_of_weight[weight] = name
-        _weight_of_name[name] = weight
+    known: str | None = _name_of_weight.get(weight)
+    if known is not None:
+        return known
+    name: str = _name_of_weight.setdefault(weight, f"weight#{uuid.uuid4().hex}")  # another thread may have given it one
+    _weight_of_name[name] = weight
     return name
 
 

@@ -220,10 +220,13 @@ def flushes(function: Callable[..., Any], *columns: Sequence[Any]) -> int:
     return sum(run.part.demand is not None for run in profile.runs)
 
 
-def steps_run(function: Callable[..., Any], *columns: Sequence[Any]) -> int:
-    """The steps of one batch, of programs that ask for values too."""
+def steps_run(function: Callable[..., Any], *columns: Sequence[Any], batches: int = 1) -> int:
+    """The steps of the last of some batches, of programs that ask for values too."""
+    batched = fl.batch(function)
+    for _ in range(batches - 1):
+        batched(*columns)
     with fl.profile() as profile:
-        fl.batch(function)(*columns)
+        batched(*columns)
     return sum(len(run.plan.steps) for run in profile.runs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -181,3 +182,31 @@ def test_fork_inside_a_program() -> None:
         assert fl.batch(function)([torch.ones(3)]) == [1]
 
     assert exit_code_of_a_child(run) == 0
+
+
+def test_values_with_attributes_are_freed_while_other_threads_batch() -> None:
+    """Freeing a large tensor lets other threads run, in the middle of freeing the value that it was an attribute of."""
+
+    inputs = vectors()
+
+    def function(x: Any) -> torch.Tensor:
+        for _ in range(5):
+            y = x * 2
+            y.note = [torch.empty(20_000)]
+            x = y - 1 if y.sum() > 0 else y + 1
+        return x
+
+    expected = [function(x) for x in inputs]
+
+    def run() -> None:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                batched = fl.batch(function)
+                for found in pool.map(lambda _: batched._together([(x,) for x in inputs]), range(60)):
+                    assert_same(found, expected)
+        finally:
+            sys.setswitchinterval(before)
+
+    assert exit_code_of_a_child(run, 60) == 0

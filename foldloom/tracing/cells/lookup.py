@@ -43,9 +43,8 @@ _cell_of_module: weakref.WeakKeyDictionary[torch.nn.Module, Cell] = weakref.Weak
 def cell_of_module(module: torch.nn.Module) -> Cell:
     """The cell that stands for a module that nobody marked as one."""
     known = _cell_of_module.get(module)
-    if known is None:
-        known = _cell_of_module[module] = _CellOfModule(module)
-    return known
+    # Another thread may make one meanwhile: there is one for all.
+    return _cell_of_module.setdefault(module, _CellOfModule(module)) if known is None else known
 
 
 _paths_in: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, str]] = weakref.WeakKeyDictionary()

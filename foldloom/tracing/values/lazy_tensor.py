@@ -323,7 +323,13 @@ def _new_handle(recorder: Any, value: Any, type: Type, depth: int, source: tuple
     return handle
 
 
-new_handle = fast_path.handles(LazyTensor, Type, _empty_handle, _new_handle)
+class _Freed(_Tensor):
+    """What C makes of a handle that torch is to free: it has the same layout, and is freed as any tensor."""
+
+    __slots__ = LazyTensor.__slots__
+
+
+new_handle = fast_path.handles(LazyTensor, _Freed, Type, _empty_handle, _new_handle)
 
 
 def become_tensor(handle: LazyTensor, tensor: torch.Tensor) -> None:
