@@ -44,14 +44,15 @@ class Made(NamedTuple):
 
 
 def must_run_again(
-    made: Made, operands: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reached: Mask
+    made: Made, operands: Sequence[torch.Tensor], outputs: Sequence[tuple[Write, torch.Tensor]], reached: Mask
 ) -> bool:
-    """Whether members that were not reached could spoil the gradients of weights."""
+    """Whether members that were not reached could spoil the gradients of weights. ``outputs`` are those that require grad."""
     if made.kernel.is_cell:
         return True
+    is_ragged_at = dict(zip(made.members.all_writes, made.kernel.ragged_outputs, strict=True))
     blocks = [
         *zip(operands, made.kernel.ragged_inputs, strict=True),
-        *zip(outputs, made.kernel.ragged_outputs, strict=True),
+        *[(output, is_ragged_at[write]) for write, output in outputs],
     ]
     return any(
         block.is_floating_point() and not block.index_select(0, made.places(is_ragged, ~reached)).isfinite().all()

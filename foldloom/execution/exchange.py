@@ -237,7 +237,7 @@ def _end(ctx: Any, move: Move, gradients: dict[int, torch.Tensor | None]) -> tup
     reached = None if made is None else move.reach.of_members(made.members)
     if made is not None and reached is not None and reached.any():
         saved = ctx.saved_tensors
-        outputs = saved[: len(move.writes)]
+        outputs = list(zip(move.writes, saved, strict=False))
         operands = saved[len(outputs) : len(saved) - len(made.kernel.weights)]
         if must_run_again(made, operands, outputs, reached):
             found = [(w, g) for w, g in zip(move.writes, move.of_outputs(gradients), strict=True) if g is not None]

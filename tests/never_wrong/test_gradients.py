@@ -307,6 +307,28 @@ def test_a_weight_beside_what_is_computed_from_it(other: Callable[[torch.Tensor]
             torch.testing.assert_close(one, wanted)
 
 
+def test_a_part_of_a_step_that_has_results_without_gradients_too() -> None:
+    """What is captured returns a tensor and whether to go on; backward reaches the tensors of some examples."""
+    layer = linear()
+
+    def step(x: torch.Tensor) -> Any:
+        y = layer(x) * 2
+        return y, y.argmax()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y, first = step(x)
+        for _ in range(3):
+            y, first = step(y)
+        return y if first > 0 else x
+
+    inputs, batched = vectors(6), fl.batch(program)
+    for _ in range(3):
+        for count in (6, 3):
+            results = [batched._together([(x,) for x in inputs]), [program(x) for x in inputs]]
+            one, wanted = (torch.autograd.grad(torch.stack(found[:count]).sum(), layer.weight) for found in results)
+            torch.testing.assert_close(one, wanted)
+
+
 def test_second_gradients_of_a_cell_of_which_backward_reaches_a_part() -> None:
     layer, weight = linear(), nn.Parameter(torch.rand(3, dtype=torch.float64))
     hidden = fl.cell(lambda x: Through.apply(x, weight).tanh())

@@ -180,7 +180,7 @@ def dividing() -> Iterator[None]:
         _divides = before
 
 
-_divides = False
+_divides = True
 
 
 def divided(code: CodeType) -> None:
