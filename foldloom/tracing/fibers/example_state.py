@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from foldloom.errors import SharedStateError
 from foldloom.tracing.fibers.module_hooks import count_batches
 from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, locate, unguarded_names
-from foldloom.tracing.fibers.order import is_alone, path_of
 from foldloom.tracing.fibers.reachable import Reachable
+from foldloom.tracing.fibers.turns import is_alone, path_of
 from foldloom.tracing.fibers.watched_objects import WatchedObjects
 from foldloom.tracing.scope import user_line
 

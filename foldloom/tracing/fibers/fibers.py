@@ -31,12 +31,9 @@ state before `run`.
 from __future__ import annotations
 
 import threading
-import warnings
-from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -46,16 +43,14 @@ from foldloom.errors import RecordingError, SharedStateError
 from foldloom.execution.interrupts import Interrupts, check_interrupts, pending
 from foldloom.torch_private import count_function_modes, push_transform
 from foldloom.tracing.fibers.crossing import Crossing
+from foldloom.tracing.fibers.ending import Ending
 from foldloom.tracing.fibers.example_state import ExampleState
 from foldloom.tracing.fibers.module_state import Slot
-from foldloom.tracing.fibers.order import earlier_unfinished, later_started
 from foldloom.tracing.fibers.tasks import Fiber, Group, OpenGroup, OpenTasks
 from foldloom.tracing.fibers.torch_state import cross_inference_mode
+from foldloom.tracing.fibers.turns import Turns, earlier_unfinished, later_started
 
 T = TypeVar("T")
-
-_MOST_PASSED_OVER = 8
-"""Where tasks come and go, so often may others go on while one is parked."""
 
 _PATIENCE = 100
 """How often a task that is being ended may try to pause before it is given up."""
@@ -96,11 +91,8 @@ class Fibers:
         resumed, as torch does to describe an error, finds nothing below it."""
         self._thread = threading.get_ident()
         self._hub: greenlet | None = None
-        self._unstarted: deque[Group] = deque()
-        self._parked: list[Fiber] = []
-        self._waiting: list[Fiber] = []
-        """Those that wait until earlier tasks are done."""
-        self._ready: deque[Fiber] = deque()
+        self._turns = Turns()
+        self._ending = Ending(self._turns, noun)
         self._open: OpenGroup | None = None
         self._state: ExampleState | None = None
         self.failed_at: int | None = None
@@ -136,7 +128,7 @@ class Fibers:
             group.owner = fiber
             fiber.waits_for = group
             try:
-                self._pause(fiber, self._unstarted, group)
+                self._pause(fiber, self._turns.add, group)
             finally:
                 fiber.waits_for = None
             if group.left and self._state is not None:
@@ -188,7 +180,7 @@ class Fibers:
         if fiber.ending:
             self._refuse(fiber)
         fiber.kind = kind
-        self._pause(fiber, self._parked, fiber)
+        self._pause(fiber, self._turns.park, fiber)
 
     def wait_for_earlier(self, slot: Slot | None) -> None:
         """Called inside a task: returns when all earlier tasks are done that may write an attribute; without one, all that there are."""
@@ -196,7 +188,7 @@ class Fibers:
         if fiber.ending:
             self._refuse(fiber)
         fiber.awaits = slot
-        self._pause(fiber, self._waiting, fiber)
+        self._pause(fiber, self._turns.await_earlier, fiber)
 
     def is_nested(self) -> bool:
         """Called inside a task: whether it was started by another."""
@@ -220,15 +212,15 @@ class Fibers:
         """The memory of tensors that all tasks can reach."""
         return set() if self._state is None else self._state.reach.memory
 
-    def _pause(self, fiber: Fiber, queue: Any, entry: Any) -> None:
-        """To the hub, which finds the entry in the queue."""
+    def _pause(self, fiber: Fiber, enter: Callable[[Any], None], entry: Any) -> None:
+        """To the hub, which finds the entry where it is entered."""
         assert self._hub is not None
         interrupts = self._interrupts
         interrupts.held = True
         try:
             if self.keeps_state:
                 self._state.leave(fiber)  # type: ignore[union-attr]
-            queue.append(entry)
+            enter(entry)
             fiber.group.paused[fiber] = None
             self._crossing.leave(fiber)
             try:
@@ -256,7 +248,7 @@ class Fibers:
         self._hub = hub
         # Here modes would see, and slow down, what is done between two fibers.
         self._home = group.state.without_modes()
-        self._unstarted.append(group)
+        self._turns.add(group)
         self.left = group.left
         try:
             if group.state != self._home:
@@ -270,7 +262,7 @@ class Fibers:
             if group.failure is None and self._state is not None and self.settled is not None:
                 self._in_state_of(group, partial(self._state.settle, self.settled))
         except BaseException as error:
-            self._end(group, error)
+            self._ending.end(group, error)
             if group.failure is None or not self.is_of_later(error, group.failure[0]):
                 group.failure = None
                 raise
@@ -282,8 +274,7 @@ class Fibers:
         while self.idle:
             self.idle.pop().throw()
         self._hub = None
-        for queue in (self._unstarted, self._parked, self._waiting, self._ready):
-            queue.clear()
+        self._turns.clear()
         self.keeps_state = self.one_at_a_time = False
         if self._state is not None:
             self._state.end(failed_at)
@@ -292,19 +283,16 @@ class Fibers:
             group.state.apply()
 
     def _take_turns(self, outermost: Group) -> None:
+        turns = self._turns
         while True:
-            if self._ready:
-                fiber = self._ready.popleft()
-                if fiber.ending:
-                    continue
-            elif (startable := self._startable()) is not None:
-                fiber = self._start(startable)
-            elif self._waiting and self._release():
-                continue
-            else:
-                self._advance_most(outermost)
-                if outermost.is_over():
-                    return
+            fiber = turns.next_ready()
+            if fiber is None:
+                fiber = self._start_next()
+            if fiber is None:
+                if not turns.release():
+                    self._advance_most(outermost)
+                    if outermost.is_over():
+                        return
                 continue
             if not self._streams_known:
                 for stream in self._crossing.streams:
@@ -312,28 +300,22 @@ class Fibers:
                 self._streams_known = True
             group = fiber.group
             fiber.switch()
-            if not group.all_started and group.is_last(fiber.index):
-                group.all_started = True
-                self._unstarted.remove(group)
+            if group.is_last(fiber.index):
+                turns.all_started(group)
             if group.failure is not None:
                 index, error = group.failure
                 goes_on = isinstance(error, Exception) and not isinstance(error, SharedStateError) and self.can_go_on()
-                self._end(group, error, after=index if goes_on else -1)
+                self._ending.end(group, error, after=index if goes_on else -1)
             if group.is_over():
                 if group.owner is None:
                     return
-                self._ready.appendleft(group.owner)
+                turns.is_next(group.owner)
 
-    def _startable(self) -> Group | None:
-        """A group of which a task may be started: of the earliest there is, or while they run one at a time, of the innermost."""
-        if not self._unstarted or (self.one_at_a_time and self._unstarted[-1].paused):
+    def _start_next(self) -> Fiber | None:
+        """A fiber for tasks that can be started; None if there are none."""
+        group = self._turns.startable(one_at_a_time=self.one_at_a_time)
+        if group is None:
             return None
-        for group in reversed(self._unstarted) if self.one_at_a_time else self._unstarted:
-            if group.can_start:
-                return group
-        return None
-
-    def _start(self, group: Group) -> Fiber:
         assert self._hub is not None
         fiber = self.idle.pop() if self.idle else Fiber()
         fiber.parent = self._hub
@@ -341,29 +323,11 @@ class Fibers:
         fiber.journal = None if self._state is None else self._state.journal
         return fiber
 
-    def _release(self) -> bool:
-        """Let those go on that need not wait any longer for earlier tasks."""
-        self._waiting = [fiber for fiber in self._waiting if not fiber.ending]
-        free = [fiber for fiber in self._waiting if not earlier_unfinished(fiber, fiber.awaits)]
-        self._waiting = [fiber for fiber in self._waiting if fiber not in free]
-        self._ready.extend(free)
-        return bool(free)
-
     def _advance_most(self, outermost: Group) -> None:
-        self._parked = [fiber for fiber in self._parked if not fiber.ending]
-        kinds = _worth_it([fiber.kind for fiber in self._parked])
-        if outermost.is_open:
-            kinds |= {fiber.kind for fiber in self._parked if fiber.passed_over >= _MOST_PASSED_OVER}
+        kinds = self._turns.kinds_to_advance(is_open=outermost.is_open)
         for index, reason in self._in_state_of(outermost, partial(self._advance, kinds)) or ():
-            self._end_one(outermost, index, reason)
-        # In the order of the tasks, whoever came first.
-        going_on = [fiber for fiber in self._parked if fiber.kind in kinds and not fiber.ending]
-        self._ready.extend(sorted(going_on, key=attrgetter("index")))
-        self._parked = [fiber for fiber in self._parked if fiber.kind not in kinds]
-        for fiber in going_on:
-            fiber.passed_over = 0
-        for fiber in self._parked:
-            fiber.passed_over += 1
+            self._ending.end_one(outermost, index, reason)
+        self._turns.advanced(kinds)
 
     def _in_state_of(self, outermost: Group, function: Callable[[], T]) -> T:
         """Call a function in the hub, in the torch state around the outermost `run`."""
@@ -378,41 +342,6 @@ class Fibers:
             if with_modes or not self._home.holds():
                 self._home.apply()
             self._streams_known = False
-
-    def _end(self, group: Group, reason: BaseException, after: int = -1) -> None:
-        """End the tasks of a group that come after one, innermost first. The reason gets notes about what went wrong meanwhile."""
-        if not group.all_started:
-            group.all_started = True
-            self._unstarted.remove(group)
-        for fiber in [fiber for fiber in group.paused if fiber.index > after]:
-            self._end_fiber(fiber, reason)
-        self._tell_of_late_failures(group, reason)
-
-    def _end_one(self, group: Group, index: int, reason: BaseException) -> None:
-        """End one task of a group, if it is under way."""
-        for fiber in [fiber for fiber in group.paused if fiber.index == index]:
-            self._end_fiber(fiber, reason)
-        self._tell_of_late_failures(group, reason)
-
-    def _end_fiber(self, fiber: Fiber, reason: BaseException) -> None:
-        if fiber.waits_for is not None:
-            self._end(fiber.waits_for, reason)
-        fiber.ending = True
-        fiber.throw(GreenletExit)
-        if not fiber.dead:
-            fiber.group.paused.pop(fiber, None)
-            _given_up.append(fiber)
-            warnings.warn(
-                f"{self._noun} {fiber.index} does not end: it keeps catching GreenletExit. Let it catch Exception instead of "
-                "BaseException; until then its memory is lost",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-    def _tell_of_late_failures(self, group: Group, reason: BaseException) -> None:
-        for index, error in group.late_failures:
-            reason.add_note(f"while {self._noun} {index} was being ended because of this, it raised {error!r}")
-        group.late_failures.clear()
 
     # In a fiber.
 
@@ -480,21 +409,8 @@ class Fibers:
     @property
     def has_unstarted(self) -> bool:
         """Whether there are tasks for a fiber that is free."""
-        return bool(self._unstarted)
+        return self._turns.has_unstarted
 
     def is_mine(self) -> bool:
         """Whether this is the thread that they run in."""
         return threading.get_ident() == self._thread
-
-
-def _worth_it(waiting: list[Hashable]) -> set[Hashable]:
-    """The kinds to advance now, of those that are waited for: one that is wanted by at least half of all, or else all."""
-    kinds = set(waiting)
-    if len(kinds) <= 1:
-        return kinds
-    (most, count), *_ = Counter(waiting).most_common(1)
-    return {most} if 2 * count >= len(waiting) else kinds
-
-
-_given_up: list[Fiber] = []
-"""Kept, because freeing a greenlet means ending it."""

@@ -23,8 +23,8 @@ from torch import nn
 
 from foldloom.errors import SharedStateError
 from foldloom.execution.kernels import is_only_thread
-from foldloom.tracing.fibers.order import earlier_unfinished, later_started, path_of
 from foldloom.tracing.fibers.reachable import OF_TORCH, Reachable
+from foldloom.tracing.fibers.turns import earlier_unfinished, later_started, path_of
 from foldloom.tracing.scope import scope, user_line
 
 if TYPE_CHECKING:
