@@ -27,7 +27,8 @@ def sizes(recorder: Recorder) -> dict[str, int]:
     parts: list[Any] = [recorder.graph, recorder.graph.histories, recorder.inputs, recorder.flushes, recorder.guards]
     flushes: Any = recorder.flushes
     parts += [recorder.outside, recorder.derived, flushes._pending, flushes.reader, flushes.gradients]
-    parts += [flushes._session, flushes._session._placed, flushes._session._buffers, flushes._session.failures]
+    session = flushes.computed.session
+    parts += [flushes.computed, session, session._placed, session._buffers, session.failures]
     found = {"values": recorder.graph.value_count, "bytes": recorder.flushes.held_bytes()}
     for part in parts:
         names = [*getattr(part, "__dict__", ()), *getattr(type(part), "__slots__", ())]

@@ -9,127 +9,23 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from foldloom.errors import ArgumentError
 from foldloom.execution.observer import observing
 from foldloom.graph import Graph, Ints, Op, Type, input_op
 from foldloom.graph.recording import Column, Recording
+from foldloom.tracing.building.changes import ANY_EXAMPLE, Change, Changes
+from foldloom.tracing.building.columns import Examples, InputColumn, Mark, NewNodes, Nodes, kept
 from foldloom.tracing.building.histories import Histories
-from foldloom.tracing.fast_path import examples_of_nodes, numbers
+from foldloom.tracing.fast_path import numbers
 from foldloom.tracing.functions.histories import ALWAYS
 from foldloom.tracing.scope import user_line
 from foldloom.tracing.weight_names import named_by_path
-from foldloom.tracing.weights import ChangeOfDerived
-
-T = TypeVar("T")
 
 _NONE = np.empty(0, np.int64)
-
-
-class InputColumn:
-    """The values that were given for one input op."""
-
-    __slots__ = ("op_number", "type", "values", "versions")
-
-    def __init__(self, op_number: int, type: Type) -> None:
-        self.op_number = op_number
-        self.type = type
-        self.values: list[Any] = []
-        self.versions: list[int] = []
-
-    def close(self) -> Column:
-        if not isinstance(self.values[0], torch.Tensor):
-            return np.array(self.values, self.type.dtype)
-        for tensor, version in zip(self.values, self.versions, strict=True):
-            if not tensor.is_inference() and tensor._version != version:
-                raise ArgumentError(
-                    f"a tensor ({self.type}) was changed in place after it had been given to a cell or function, which has not "
-                    "run yet. Give it a copy (`x.clone()`), or make a new tensor instead of changing it"
-                )
-        return tuple(self.values)
-
-
-class Examples(NamedTuple):
-    """The example of each node. If examples did not take turns in order, they are not kept apart."""
-
-    of_node: Ints
-    total: int
-    in_turn: bool
-
-    @staticmethod
-    def of(segments: Sequence[tuple[int, int]], nodes: int, total: int) -> Examples:
-        """``segments`` have an example and its first node each, in recording order. The last examples may have no node."""
-        of_node, largest, in_turn = examples_of_nodes(segments, nodes)
-        return Examples(of_node, max(total, 1, largest + 1), in_turn)
-
-    def counts(self) -> Ints:
-        """The number of nodes of each example."""
-        if self.in_turn:
-            return np.bincount(self.of_node, minlength=self.total)
-        return np.array([len(self.of_node)] + [0] * (self.total - 1), np.int64)
-
-
-class Mark(NamedTuple):
-    """How long the columns of a graph were."""
-
-    nodes: int
-    operands: int
-    lengths: int
-    values: int
-
-
-class NewNodes(NamedTuple):
-    """The nodes that were recorded since the last flush."""
-
-    recorded: list[int]
-    """The op of each node, as it was recorded."""
-    op_of_node: Ints
-    operands: Ints
-    lengths: Ints
-    depth_of_node: Ints
-    inputs: tuple[Column, ...]
-    examples: Examples
-
-
-class Nodes(NamedTuple):
-    """The nodes that were recorded between two flushes. Their values begin at ``first_value``."""
-
-    op_of_node: Ints
-    operands: Ints
-    lengths: Ints
-    example_of_node: Ints
-    first_value: int
-
-
-class Change(NamedTuple):
-    """A value was changed in place: what it was until then, in all places where that may have been saved for backward."""
-
-    values: tuple[int, ...]
-    """Its number, or those of its rows."""
-    is_ragged: bool
-    time: int
-    """How many values had been recorded."""
-    example: int
-    """Whose value it is; `ANY_EXAMPLE` for a tensor of the user's, which others may have been given, too."""
-    made: int
-    """The value that the change made of it."""
-
-
-ANY_EXAMPLE = -1
-
-
-class DerivedChange(NamedTuple):
-    """An example changed in place what it had computed from weights alone."""
-
-    change: ChangeOfDerived
-    time: int
-    example: int
-    made: int
-    """The value that the change made of it; below zero if that was computed from weights alone, too."""
 
 
 class GraphBuilder:
@@ -149,7 +45,6 @@ class GraphBuilder:
         "calls",
         "cells",
         "changes",
-        "changes_of_derived",
         "column_of_number",
         "copies",
         "depth_of_node",
@@ -172,7 +67,6 @@ class GraphBuilder:
         "shared_tensors",
         "value_count",
         "view_of_op",
-        "written",
     )
 
     def __init__(self, cells: dict[int, Any], module_states: dict[torch.nn.Module, Any]) -> None:
@@ -211,12 +105,9 @@ class GraphBuilder:
         """Whether what is recorded is captured: see `automatic.attempt`."""
         self.inference: list[tuple[int, int | None]] = []
         """The values that are computed in inference mode: the first, and the first that is not any more."""
-        self.changes: list[Change] = []
-        self.changes_of_derived: list[DerivedChange] = []
+        self.changes = Changes()
         self.view_of_op: dict[int, int] = {}
         """For each op that returns views, the operand that they are views of."""
-        self.written: dict[int, int] = {}
-        """By the value of a base: what a change of a view of it computed, which is in the same memory until the next change."""
         self.copies: set[int] = set()
         """Values that are copies, though their op usually returns a view."""
         self._taken: list[Nodes] = []
@@ -370,14 +261,11 @@ class GraphBuilder:
 
     def note_change(self, values: tuple[int, ...], is_ragged: bool, made: int) -> None:
         """What these values stand for is changed in place."""
-        self.changes.append(Change(values, is_ragged, self.value_count, self.example, made))
-        written = self.written.pop(values[0], None)
-        if written is not None:
-            self.changes.append(Change((written,), False, self.value_count, self.example, made))
+        self.changes.note(Change(values, is_ragged, self.value_count, self.example, made))
 
     def note_change_of_given(self, values: tuple[int, ...], is_ragged: bool) -> None:
         """A tensor of the user's that was given as these values is changed in place."""
-        self.changes.append(Change(values, is_ragged, self.value_count, ANY_EXAMPLE, -1))
+        self.changes.of_values.append(Change(values, is_ragged, self.value_count, ANY_EXAMPLE, -1))
 
     def all_nodes(self) -> list[Nodes]:
         """Everything that has been recorded, flush by flush."""
@@ -400,7 +288,7 @@ class GraphBuilder:
         self.inference = [(number, number + 1) for number in was_of_inference]
         self.inference += [(self.value_count, None)] if goes_on else []
         self.number_of_value = kept(self.number_of_value, moved)
-        self.written = {moved[view]: moved[base] for view, base in self.written.items() if {view, base} <= moved.keys()}
+        self.changes.keep(moved)
         self.copies = {moved[value] for value in self.copies if value in moved}
         self._taken.clear()
         self.histories.keep(self.value_count)
@@ -469,11 +357,6 @@ class GraphBuilder:
     def _close_inputs(self) -> tuple[Column, ...]:
         columns = sorted(self._columns.values(), key=lambda column: column.op_number)
         return tuple([column.close() for column in columns if column.values])
-
-
-def kept(of_value: Mapping[int, T], moved: Mapping[int, int]) -> dict[int, T]:
-    """What is known of values that are kept under other numbers."""
-    return {moved[value]: known for value, known in of_value.items() if value in moved}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -21,7 +21,8 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.kernels import spare_hooks, type_of
 from foldloom.graph import ANY, Type
 from foldloom.pytrees import flatten
-from foldloom.tracing.building.builder import GraphBuilder, kept
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.columns import kept
 from foldloom.tracing.cells.core import Cell, unbatchable
 from foldloom.tracing.mutation.guards import Guards, memory_of
 from foldloom.tracing.mutation.views import ArrayCopy

@@ -71,7 +71,7 @@ class GradientWatch:
 
     def __bool__(self) -> bool:
         """Whether backward has to be watched: then values must stay apart, and have a place that is known."""
-        return bool(self._graph.changes or self._graph.changes_of_derived or self._unplaced)
+        return bool(self._graph.changes or self._unplaced)
 
     def add_hook(self, values: tuple[int, ...], is_ragged: bool, hook: Callable[..., Any]) -> RemovableHandle:
         """Have a hook called with the gradient of a value, or of one whose rows these are."""
@@ -107,10 +107,9 @@ class GradientWatch:
         capture: Callable[[tuple[int, ...], bool, GradientCall], object],
     ) -> None:
         """Have the calls made for all values that are computed. ``overwritten`` finds those whose backward must raise."""
-        if self._graph.changes or self._graph.changes_of_derived:
+        if self._graph.changes:
             self._unplaced += [((value,), False, _raise_overwritten) for value in overwritten()]
             self._graph.changes.clear()
-            self._graph.changes_of_derived.clear()
         left = []
         for values, is_ragged, call in self._unplaced:
             if pending.number_of(values[0]) < 0:

@@ -17,7 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from foldloom.graph import Graph, Ints, Op, starts_of
-from foldloom.tracing.building.builder import ANY_EXAMPLE, Change, GraphBuilder, Nodes
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.changes import ANY_EXAMPLE, Change
+from foldloom.tracing.building.columns import Nodes
 from foldloom.tracing.cells.bodies import single_ops
 from foldloom.tracing.functions.saved import SavedBy
 
@@ -87,14 +89,14 @@ class Overwritten:
         self._ops = tuple(graph.ops)
         self._changes: defaultdict[int, list[Change]] = defaultdict(list)
         """The changes of each value, dense or a row."""
-        for change in graph.changes:
+        for change in graph.changes.of_values:
             if len(change.values) > 1 or change.is_ragged or is_one_tensor(change.values[0], change.example):
                 for value in change.values:
                     self._changes[value].append(change)
 
     def values(self) -> list[int]:
         """The values of the nodes that saved what was changed later."""
-        if not self._changes and not self._graph.changes_of_derived:
+        if not self._changes and not self._graph.changes.of_derived:
             return []
         columns = [Columns.of(self._ops, nodes) for nodes in self._graph.all_nodes()]
         found = [value for part in columns for value in self._users_of_derived(part)]
@@ -114,7 +116,7 @@ class Overwritten:
 
     def _users_of_derived(self, part: Columns) -> Iterator[int]:
         """The values of nodes that use what an example computed from weights alone and changed later."""
-        for change, time, example, made in self._graph.changes_of_derived:
+        for change, time, example, made in self._graph.changes.of_derived:
             for number, op in enumerate(self._ops):
                 spoils = any(not change.spoiled.isdisjoint(each.shared) for each in single_ops((op,)))
                 if not spoils and not any(self._saves_weight(each, change.changed) for each in single_ops((op,))):

@@ -16,7 +16,7 @@ import numpy as np
 
 from foldloom.graph import Graph, Ints, Op
 from foldloom.planning.native import as_ints, planning
-from foldloom.tracing.building.builder import NewNodes
+from foldloom.tracing.building.columns import NewNodes
 from foldloom.tracing.fast_path import numbers
 
 MOST_PENDING = 1 << (8 if planning is None else 14)

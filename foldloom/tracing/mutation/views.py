@@ -212,7 +212,7 @@ def note_written(recorder: Any, target: LazyTensor, made: LazyTensor) -> None:
         root._recorder is recorder and made._recorder is recorder and not root._type.ragged and not made._type.ragged
     )
     if root is not target and is_ours and recorder.has_gradients:
-        recorder.graph.written[root._value] = made._value
+        recorder.graph.changes.written[root._value] = made._value
 
 
 def _has_rows(handle: LazyTensor) -> bool:

@@ -151,10 +151,10 @@ class _Capture:
         self.source = _users_tensor(recorder, item)
         if self.source is None:
             values = values_of(item)
-            self.source = recorder.flushes.edge_into(values[0])
+            self.source = recorder.flushes.computed.edge_into(values[0])
             if self.source is None or not item.requires_grad:
                 raise RuntimeError("One of the differentiated Tensors does not require grad")
-            self._end = recorder.flushes.capture(values, item._type.ragged, self._capture)
+            self._end = recorder.flushes.computed.capture(values, item._type.ragged, self._capture)
 
     def _capture(self, grad: torch.Tensor) -> None:
         self._found = grad

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 
 from foldloom.tracing import fast_path
-from foldloom.tracing.building.builder import DerivedChange, GraphBuilder
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.changes import DerivedChange
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.mutation.views import root_of
 from foldloom.tracing.scope import ActiveRecorder
@@ -46,7 +47,8 @@ def note_change_of_derived(recorder: RecorderOfDerived, tensor: torch.Tensor, ma
     change = recorder.derived.change_of(tensor, graph.example, made if is_derived else None)
     if change is None:
         return
-    graph.changes_of_derived.append(DerivedChange(change, graph.value_count, graph.example, -1 if is_derived else made))
+    noted = DerivedChange(change, graph.value_count, graph.example, -1 if is_derived else made)
+    graph.changes.of_derived.append(noted)
     for handle in fast_path.handles_of(recorder, LazyTensor):
         owner = handle._recorder
         is_ours = type(owner) is Derived and owner.example == graph.example

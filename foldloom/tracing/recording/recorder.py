@@ -21,7 +21,8 @@ from foldloom.planning.schedulers import ByAgenda, Scheduler
 from foldloom.pytrees import flatten, unflatten
 from foldloom.torch_private import is_any_autocast_enabled
 from foldloom.tracing import fast_path
-from foldloom.tracing.building.builder import GraphBuilder, InputColumn
+from foldloom.tracing.building.builder import GraphBuilder
+from foldloom.tracing.building.columns import InputColumn
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.catching import may_be_caught
 from foldloom.tracing.cells.core import Cell

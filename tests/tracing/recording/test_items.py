@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import foldloom as fl
 from foldloom.tracing import fast_path
-from foldloom.tracing.building.builder import Examples
+from foldloom.tracing.building.columns import Examples
 from foldloom.tracing.flushing.reading import GivenReader
 from tests.law.on_the_fly import check_on_the_fly, steps_of
 from tests.tracing.plain import sequences, vectors
