@@ -87,3 +87,18 @@ def test_the_array_of_a_view_is_not_written_to() -> None:
 
     with pytest.raises(fl.errors.ArgumentError, match="Write to a copy"):
         fl.batch(function)(vectors())
+
+
+def test_values_can_be_attributes_of_values() -> None:
+    """The last reference to a value may be an attribute of another: both are freed, and no later value is mistaken for them."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(50):
+            y, before = x * 2, y
+            y.before = before  # type: ignore[attr-defined]
+        return y if bool(y.sum() > 0) else -y
+
+    inputs = vectors()
+    for _ in range(5):
+        check_on_the_fly(function, inputs, records=False)
