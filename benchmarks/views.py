@@ -17,7 +17,7 @@ from torch import nn
 
 import foldloom as fl
 from benchmarks.trees import Tree, random_trees, read_treebank
-from foldloom.models.tree_lstm import Leaf, Merge
+from foldloom.models.trees.tree_lstm import Leaf, Merge
 
 # Each is done in the page, and timed until the frame after it has been painted.
 INTERACTIONS = {

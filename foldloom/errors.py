@@ -94,28 +94,70 @@ class StackError(FoldloomError):
 
 
 class BlockError(FoldloomError):
-    pass
+    """What is wrong with a block, or with what it was given: the errors below.
+
+    >>> from foldloom import blocks as fb
+    >>> issubclass(fb.WiringError, fb.BlockError)
+    True
+    """
 
 
 class BlockTypeError(BlockError, TypeError):
-    pass
+    """A block gets another type than it takes.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Scalar() >> fb.Map(fb.Scalar())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.BlockTypeError: Scalar() gives TensorType([], 'float32'), but Map(Scalar()) takes PyObjectType()...
+    """
 
 
 class WiringError(BlockError, ValueError):
-    pass
+    """Blocks are put together in a way that has no meaning.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.NGrams(0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.WiringError: fb.NGrams(0) would be runs of 0 elements: there is none...
+    """
 
 
 class BlockInputError(BlockError, ValueError):
-    pass
+    """An example is not what a block takes.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Scalar().eval('three')  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.BlockInputError: Scalar() was given 'three' (str), of which it cannot make TensorType([], 'float32')...
+    """
 
 
 class MissingKeyError(BlockInputError, KeyError):
+    """An example lacks what a block looks for.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.GetItem('age') >> fb.Scalar()).eval({})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.MissingKeyError: a record of the example has no field 'age' (it has none), which GetItem('age') asks for...
+    """
+
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would print it quoted, on one line
 
 
 class DataError(FoldloomError, ValueError):
-    """Where (``source``, ``line``) what was expected (``problem``) is not what stands there."""
+    """Where (``source``, ``line``) what was expected (``problem``) is not what stands there.
+
+    >>> from foldloom import data
+    >>> list(data.SentimentReader(["(4 good"]))
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.DataError: input, line 1: expected brackets, but the bracket that opens in line 1 is not closed
+    """
 
     def __init__(self, problem: str, source: str | None = None, line: int | None = None) -> None:
         super().__init__(problem, source, line)

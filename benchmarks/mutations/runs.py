@@ -17,8 +17,8 @@ from benchmarks.mutations.kinds import Kind
 from foldloom.tasks import TASKS
 from foldloom.training import Run, train
 from foldloom.training.answering import TrainedModel
+from foldloom.training.saving.weights import checksum, weights_of
 from foldloom.training.trainer import Trainer, accelerator_for
-from foldloom.training.weights import checksum, weights_of
 
 LINE = "the dog sleeps"
 EXPECTED = "expected.json"

@@ -42,6 +42,13 @@ class Block(copying.Copyable, copying.Portable, Lowerable):
     A kind of block is a subclass. It sets ``takes`` and ``gives`` or infers them in ``_infer``, and defines `describe`, with an
     interpreter of its kind in `foldloom.runtime.program`, which is registered there (`registry.py`). With these it runs and can be exported.
     The kinds that there are stand in `combinators`, by family.
+
+    >>> from foldloom import blocks as fb
+    >>> block = fb.Scalar() >> fb.Function(lambda x: 2 * x)
+    >>> block.eval(3)
+    tensor(6.)
+    >>> block.input_type, block.output_type
+    (PyObjectType(), TensorType([], 'float32'))
     """
 
     evaluator: ClassVar[Callable[[Block], Evaluator]]
@@ -313,7 +320,15 @@ def converts(accepts: Callable[[Any], bool]) -> Callable[[type[Block]], type[Blo
 
 
 def convert_to_block(value: Any) -> Block:
-    """Wrap a module, a function over tensors, a tensor, an array, or a record of blocks in a block."""
+    """Wrap a module, a function over tensors, a tensor, an array, or a record of blocks in a block.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> fb.convert_to_block({'x': fb.Scalar()})
+    Record({'x': Scalar()})
+    >>> fb.convert_to_block(torch.neg)
+    Function(neg)
+    """
     if isinstance(value, Block):
         return value
     for accepts, make in _conversions:
@@ -326,7 +341,12 @@ def convert_to_block(value: Any) -> Block:
 
 
 class Identity(Generated, Block):
-    """Returns its input."""
+    """Returns its input.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Identity())).eval(3)
+    (tensor(3.), tensor(3.))
+    """
 
     def __init__(self) -> None:
         self.gives = self.takes

@@ -81,7 +81,13 @@ class FC(LazyModuleMixin, nn.Module):
 
 class Embedding(nn.Module):
     """An embedding table. With ``mod_inputs=True`` it accepts any integer: the row is its absolute value modulo the
-    number of rows."""
+    number of rows.
+
+    >>> from foldloom import blocks as fb
+    >>> word = fb.Scalar('int64') >> fb.Function(fb.Embedding(100, 8))
+    >>> word.output_type
+    TensorType([8], 'float32')
+    """
 
     def __init__(
         self,
@@ -115,6 +121,14 @@ class FractalNet(nn.Module):
     With ``drop_path=True`` paths are dropped during training, independently for each member of a batch. With
     probability ``p_local_drop_path`` each join drops its base case, its recursive case or neither; otherwise one path
     of equal depth is kept throughout.
+
+    >>> from torch import nn
+    >>> from foldloom import blocks as fb
+    >>> net = fb.FractalNet(2, 1, lambda: nn.Linear(4, 4))
+    >>> (fb.Vector(4) >> fb.Function(net)).output_type
+    TensorType([4], 'float32')
+    >>> len([layer for layer in net.modules() if isinstance(layer, nn.Linear)])
+    6
     """
 
     def __init__(

@@ -97,7 +97,12 @@ class TensorType(BlockType):
 
 @dataclass(frozen=True, init=False)
 class TupleType(BlockType):
-    """``TupleType(first, second, ...)``, or one iterable of types."""
+    """``TupleType(first, second, ...)``, or one iterable of types.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.TupleType('int64', [3]).size
+    4
+    """
 
     items: tuple[BlockType, ...]
 
@@ -133,6 +138,13 @@ class TupleType(BlockType):
 
 @dataclass(frozen=True, init=False)
 class SequenceType(BlockType):
+    """Any number of values of one type.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.InputTransform(list) >> fb.Map(fb.Scalar())).output_type
+    SequenceType(TensorType([], 'float32'))
+    """
+
     element: BlockType
 
     def __init__(self, element: Any) -> None:
@@ -151,16 +163,33 @@ class SequenceType(BlockType):
 
 @dataclass(frozen=True, init=False, repr=False)
 class BroadcastSequenceType(SequenceType):
-    pass
+    """One value, repeated endlessly.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Scalar() >> fb.Broadcast()).output_type
+    BroadcastSequenceType(TensorType([], 'float32'))
+    """
 
 
 @dataclass(frozen=True)
 class PyObjectType(BlockType):
-    pass
+    """Any Python object.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Scalar().input_type
+    PyObjectType()
+    """
 
 
 @dataclass(frozen=True)
 class VoidType(BlockType):
+    """Nothing: the input of a block that takes none, and the output of one that drops what it gets.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Zeros(2).input_type
+    VoidType()
+    """
+
     @property
     def size(self) -> int:
         return 0

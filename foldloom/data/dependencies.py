@@ -12,9 +12,14 @@ from foldloom.errors import DataError
 
 
 class ConlluReader(Reader[ParsedSentence]):
-    """The syntactic words of each sentence, with their universal tags.
+    r"""The syntactic words of each sentence, with their universal tags.
 
     Spellings of several words (``3-4``) and words that are not written (``5.1``) are no syntactic words.
+
+    >>> from foldloom import data
+    >>> lines = ["1\tIt\t_\tPRON\t_\t_\t2\tnsubj\t_\t_", "2\tworks\t_\tVERB\t_\t_\t0\troot\t_\t_"]
+    >>> next(iter(data.ConlluReader(lines)))
+    ParsedSentence(words=('It', 'works'), tags=('PRON', 'VERB'), heads=(1, -1), relations=('nsubj', 'root'))
     """
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:

@@ -42,6 +42,11 @@ class MoleculeReader(Reader[Molecule]):
 
     ``column`` is where the CSV file has its SMILES. A number that is missing is left out of the molecule's targets. Molecules of more atoms
     than ``most_atoms`` are malformed: what is known of pairs of atoms grows with the square, and finding it out with the cube.
+
+    >>> from foldloom import data
+    >>> lines = ["smiles,solubility", "CCO,1.1", "O,"]
+    >>> [molecule.targets for molecule in data.MoleculeReader(lines, targets=["solubility"])]
+    [{'solubility': 1.1}, {}]
     """
 
     def __init__(

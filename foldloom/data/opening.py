@@ -39,7 +39,14 @@ _SIGNATURES = {
 @dataclass(frozen=True)
 class Limits:
     """How large data may be. What is larger is refused with an error, before it takes time or memory: a small file may unpack to a huge
-    one, and a line may be a whole file."""
+    one, and a line may be a whole file.
+
+    >>> from foldloom import data
+    >>> list(data.SentimentReader(["(4 " + "very " * 9 + "good)"], limits=data.Limits(line=16)))
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.DataError: input, line 1: expected lines of at most 16 bytes; to allow more: --set line_limit=MIB, or limits=Limits(line=BYTES) in Python
+    """
 
     line: int = 16 * MIB
     """Bytes of a line, and of the lines that make one piece."""

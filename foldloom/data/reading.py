@@ -25,6 +25,11 @@ class Reader(ABC, Generic[Item]):
 
     A malformed piece raises `DataError`; with ``strict=False`` it is left out, and counted in ``skipped``. What is larger than
     ``limits`` allow raises it in any case.
+
+    >>> from foldloom import data
+    >>> reader = data.SentimentReader(["(4 good)", "(4 good"], strict=False)
+    >>> [tree.words for tree in reader], reader.skipped
+    ([['good']], 1)
     """
 
     def __init__(self, source: Source = (), *, strict: bool = True, limits: Limits = DEFAULT) -> None:

@@ -35,7 +35,15 @@ def _shown(root: Node, show: Callable[[Node, list[str]], str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A phrase with a label: a word, or phrases in order."""
+    """A phrase with a label: a word, or phrases in order.
+
+    >>> from foldloom import data
+    >>> tree = data.Tree("4", children=(data.Tree("2", "so"), data.Tree("4", "good")))
+    >>> print(tree)
+    (4 (2 so) (4 good))
+    >>> tree.words, [phrase.label for phrase in tree]
+    (['so', 'good'], ['2', '4', '4'])
+    """
 
     label: str
     word: str | None = None
@@ -57,7 +65,13 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """Words, and a tag for each."""
+    """Words, and a tag for each.
+
+    >>> from foldloom import data
+    >>> sentence = data.TaggedSentence(("It", "works"), ("PRON", "VERB"))
+    >>> len(sentence), sentence.tags
+    (2, ('PRON', 'VERB'))
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -68,7 +82,13 @@ class TaggedSentence:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSentence(TaggedSentence):
-    """Tagged words with the position of each word's head, -1 for the root's, and its relation to it."""
+    """Tagged words with the position of each word's head, -1 for the root's, and its relation to it.
+
+    >>> from foldloom import data
+    >>> sentence = data.ParsedSentence(("It", "works"), ("PRON", "VERB"), (1, -1), ("nsubj", "root"))
+    >>> [sentence.words[head] for head in sentence.heads if head >= 0]
+    ['works']
+    """
 
     heads: tuple[int, ...]
     relations: tuple[str, ...]
@@ -76,7 +96,13 @@ class ParsedSentence(TaggedSentence):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Molecule:
-    """Atoms without hydrogens, and what is known of each and of any two of them."""
+    """Atoms without hydrogens, and what is known of each and of any two of them.
+
+    >>> from foldloom import data
+    >>> water, ethanol = data.MoleculeReader(["O", "CCO"])
+    >>> ethanol.smiles, len(ethanol.atoms), ethanol.distances[0].tolist()
+    ('CCO', 3, [0, 1, 2])
+    """
 
     smiles: str
     atoms: npt.NDArray[np.float32]
@@ -91,7 +117,13 @@ class Molecule:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A whole number, or an operator over two expressions; with its value."""
+    """A whole number, or an operator over two expressions; with its value.
+
+    >>> from foldloom import data
+    >>> expression = next(iter(data.ArithmeticReader(["( + ( 2 3 ) )"])))
+    >>> expression.value, expression.operator, len(expression.children)
+    (5, '+', 2)
+    """
 
     value: int
     operator: str | None = None
@@ -114,7 +146,13 @@ class Expression:
 
 @dataclass(slots=True)  # not frozen: there are millions, and freezing triples the time to make them
 class SyntaxTree:
-    """A node of a Python program: its kind (``BinOp``), its role in the node above it (``left``), and the nodes below."""
+    """A node of a Python program: its kind (``BinOp``), its role in the node above it (``left``), and the nodes below.
+
+    >>> from foldloom import data
+    >>> name = data.SyntaxTree("Name", "left", "price")
+    >>> [node.kind for node in data.SyntaxTree("BinOp", children=(name, data.SyntaxTree("Mult", "op")))]
+    ['Name', 'Mult', 'BinOp']
+    """
 
     kind: str
     role: str = ""
@@ -131,7 +169,13 @@ class SyntaxTree:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A Python program."""
+    """A Python program.
+
+    >>> from foldloom import data
+    >>> file = next(iter(data.PythonReader(["def double(x):", "    return 2 * x"])))
+    >>> [function.text for function in file.functions()]
+    ['double']
+    """
 
     name: str
     tree: SyntaxTree
@@ -143,7 +187,13 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class SourceExpression:
-    """An expression as it is written in a Python program."""
+    """An expression as it is written in a Python program.
+
+    >>> from foldloom import data
+    >>> [[found]] = data.ExpressionReader(["total = price * 2"])
+    >>> found.line, found.text, found.tree.kind
+    (1, 'price * 2', 'BinOp')
+    """
 
     name: str
     """Of the file."""

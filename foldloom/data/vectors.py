@@ -17,7 +17,14 @@ Table = npt.NDArray[np.float32]
 
 
 class WordVectors:
-    """Words and a vector for each, from a list of words, one a line, and a numpy file with a row for each line."""
+    """Words and a vector for each, from a list of words, one a line, and a numpy file with a row for each line.
+
+    >>> import numpy as np
+    >>> from foldloom import data
+    >>> vectors = data.WordVectors(["good", "bad"], np.array([[1.0, 0.0], [0.0, 1.0]], np.float32))
+    >>> vectors.size, vectors.row("Bad"), vectors.row("unknown")
+    (2, 1, None)
+    """
 
     def __init__(self, words: list[str], table: Table) -> None:
         if table.ndim != 2 or len(table) != len(words):

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.autograd.graph import GradientEdge
 
-from foldloom.execution.backward_again import Made
+from foldloom.execution.backward.again import Made
+from foldloom.execution.backward.reach import Members, Reach
 from foldloom.execution.exchange import Grow, Move, exchange, hand_out, read_rows, unbind_copy, write_rows
-from foldloom.execution.gradient_reach import Members, Reach
 from foldloom.execution.kernels import dtype_of
 from foldloom.execution.pool import empty
 from foldloom.graph import Ints

@@ -14,10 +14,10 @@ from torch.autograd.graph import GradientEdge
 
 from foldloom.errors import PlanError
 from foldloom.execution import Buffers, Kernel, run_plan
+from foldloom.execution.backward.hooks import GradientHook
+from foldloom.execution.backward.reach import Reach
 from foldloom.execution.exchange import Given
 from foldloom.execution.failures import Failures
-from foldloom.execution.gradient_hooks import GradientHook
-from foldloom.execution.gradient_reach import Reach
 from foldloom.execution.kernels import is_only_thread, outside_inference_mode, without_drawing
 from foldloom.execution.observer import observing
 from foldloom.execution.run import Outputs

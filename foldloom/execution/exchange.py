@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from foldloom.execution.backward_again import Made, gradients_again, must_run_again
-from foldloom.execution.gradient_reach import Mask, Members, Reach
+from foldloom.execution.backward.again import Made, gradients_again, must_run_again
+from foldloom.execution.backward.reach import Mask, Members, Reach
 from foldloom.execution.pool import zeros
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Read, Write

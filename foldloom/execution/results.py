@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foldloom.errors import StackError
-from foldloom.execution.dead_ends import with_flag
+from foldloom.execution.backward.dead_ends import with_flag
 from foldloom.graph import Ints, starts_of
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Plan

@@ -19,13 +19,13 @@ from contextlib import nullcontext
 import torch
 
 from foldloom.errors import CellError, CellOutputError
-from foldloom.execution.backward_again import Made
+from foldloom.execution.backward.again import Made
+from foldloom.execution.backward.weight_grads import weight_grads_once
 from foldloom.execution.buffers import Buffers
 from foldloom.execution.failures import Failure, Failures, Operands, Separated, cell_error, out_of_range
 from foldloom.execution.gc_pause import gc_paused
 from foldloom.execution.interrupts import check_interrupts, pending
 from foldloom.execution.kernels import Kernel, describe, outside_inference_mode
-from foldloom.execution.weight_grads import weight_grads_once
 from foldloom.graph import Ints
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Plan, Step, Write

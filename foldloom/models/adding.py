@@ -44,7 +44,14 @@ def _made_addition(source: np.random.Generator, length: int) -> Addition:
 
 
 class AttentionAdder(ForOneExample):
-    """The answer for a sequence is a number."""
+    """The answer for a sequence is a number.
+
+    >>> from foldloom import models
+    >>> from foldloom.models.adding import made_additions
+    >>> model = models.AttentionAdder().eval()
+    >>> len(model.predict(made_additions(3, shortest=5, longest=9, seed=0)))
+    3
+    """
 
     def __init__(self, size: int = 100, scorer: int = 32) -> None:
         super().__init__()

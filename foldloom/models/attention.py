@@ -24,7 +24,12 @@ def join(one: Partial, other: Partial) -> Partial:
 
 
 def feed_forward_attention(size: int, hidden: int = 64) -> fb.Block:
-    """From a sequence of vectors of this size to one; of none, zeros."""
+    """From a sequence of vectors of this size to one; of none, zeros.
+
+    >>> from foldloom import blocks as fb, models
+    >>> (fb.Map(fb.Vector(4)) >> models.feed_forward_attention(4)).output_type
+    TensorType([4], 'float32')
+    """
     score = nn.Sequential(nn.Linear(size, hidden), nn.Tanh(), nn.Linear(hidden, 1))
     alone = fb.AllOf(score, fb.Identity()) >> fb.Function(lambda s, state: (s, torch.ones_like(s), state))
     return fb.Map(alone) >> fb.Reduce(join) >> fb.Function(lambda _, weight, state: state / weight.clamp(min=1))

@@ -26,7 +26,13 @@ def last_state(element: int, size: int) -> fb.Block:
 
 
 def hierarchical_rnn(size: int, labels: int, characters: int = 256) -> fb.Block:
-    """From a list of sentences, each a string, to a score for each label."""
+    """From a list of sentences, each a string, to a score for each label.
+
+    >>> from foldloom import blocks as fb, models
+    >>> model = fb.compile(models.hierarchical_rnn(8, labels=3))
+    >>> model([["it works", "well"], ["no"]]).shape
+    torch.Size([2, 3])
+    """
     character = fb.InputTransform(ord) >> fb.Scalar("int64") >> fb.Embedding(characters, size)
     word = fb.Map(character) >> last_state(size, size)
     sentence = fb.InputTransform(str.split) >> fb.Map(word) >> last_state(size, size)

@@ -37,7 +37,16 @@ class Question:
 
 
 class NeuralModuleNetwork(ForOneExample):
-    """The answer for a question is the probability of each of the possible answers."""
+    """The answer for a question is the probability of each of the possible answers.
+
+    >>> import torch
+    >>> from foldloom import models
+    >>> from foldloom.models.neural_module_network import Layout, Question
+    >>> question = Question(torch.ones(3, 4, 4), Layout("measure", "is there", (Layout("attend", "red"),)))
+    >>> model = models.NeuralModuleNetwork(channels=3, side=4, words=["red"], relations=["above"], answers=2)
+    >>> model.predict([question]).shape
+    torch.Size([1, 2])
+    """
 
     def __init__(
         self,

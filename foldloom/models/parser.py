@@ -99,6 +99,13 @@ class TransitionParser(ForOneExample):
 
     In training it follows the oracle; with ``explore`` its own decisions, right or wrong, and learns what is best from there on.
     Exploring takes longer: transitions wait for each other, where the oracle's are all known beforehand and scored at once.
+
+    >>> from foldloom import models
+    >>> from foldloom.models.parser import NumberedSentence
+    >>> model = models.TransitionParser(words=9, tags=4, relations=5).eval()
+    >>> [parse] = model.predict([NumberedSentence([1, 2, 3], [0, 1, 2])])
+    >>> len(parse.heads), len(parse.relations)
+    (3, 3)
     """
 
     def __init__(

@@ -49,6 +49,12 @@ class Tagger(ForOneExample):
     """The answer for a sentence is the number of a tag for each word.
 
     ``characters`` is how many different ones there are; with none, words are known by their numbers alone.
+
+    >>> from foldloom import models
+    >>> from foldloom.models.tagger import NumberedSentence
+    >>> model = models.Tagger(9, 4).eval()
+    >>> [len(tags) for tags in model.predict([NumberedSentence([1, 2, 3]), NumberedSentence([4])])]
+    [3, 1]
     """
 
     def __init__(

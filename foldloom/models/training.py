@@ -30,7 +30,15 @@ UNLABELLED = -1
 
 
 class Trainable(nn.Module, ABC):
-    """A model with a loss to train on and answers to give."""
+    """A model with a loss to train on and answers to give.
+
+    >>> from foldloom import models
+    >>> examples = [(1, (0, 3), (2, 4)), (2, 5)]
+    >>> model: models.Trainable = models.TreeLSTM(vocabulary=9, labels=3)
+    >>> model.loss(examples).backward()
+    >>> len(model.record_each(examples))
+    2
+    """
 
     @property
     def can_record(self) -> bool:

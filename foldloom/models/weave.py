@@ -41,7 +41,14 @@ def new_pairs(atom: int, pair: int, size: int) -> fb.Block:
 
 
 def weave_convolution(atom: int, pair: int, size: int = 32, layers: int = 2) -> fb.Block:
-    """From ``{'atoms': [vector, ...], 'pairs': [[vector, ...], ...]}`` to a vector for the molecule."""
+    """From ``{'atoms': [vector, ...], 'pairs': [[vector, ...], ...]}`` to a vector for the molecule.
+
+    >>> from foldloom import blocks as fb, models
+    >>> model = fb.compile(models.weave_convolution(atom=2, pair=1, size=8))
+    >>> molecule = {"atoms": [[1, 0], [0, 1]], "pairs": [[[0], [1]], [[1], [0]]]}
+    >>> model([molecule]).shape
+    torch.Size([1, 8])
+    """
     molecule = fb.Record({"atoms": fb.Map(fb.Vector(atom)), "pairs": fb.Map(fb.Map(fb.Vector(pair)))})
     sizes = [(atom, pair, size), *[(size, size, size)] * (layers - 1)]
     convolutions = [fb.AllOf(new_atoms(*given), new_pairs(*given)) for given in sizes[:-1]]

@@ -59,6 +59,11 @@ class WeaveNetwork(ForOneExample):
     """The answer for a molecule has a number for each target: a measure, or with ``classes`` the probability that it is 1.
 
     Measures are learned as they are: give ``mean`` and ``spread`` of each, so that the network need not learn their scale.
+
+    >>> from foldloom import data, models
+    >>> model = models.WeaveNetwork(["solubility"]).eval()
+    >>> model.predict(list(data.MoleculeReader(["O", "CCO"]))).shape
+    torch.Size([2, 1])
     """
 
     def __init__(

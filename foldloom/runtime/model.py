@@ -45,6 +45,15 @@ class Model:
 
     A file may come from anywhere: it computes, and can do nothing else. ``limits`` say how much it may take. A ``.pt2`` is an archive of torch's
     that can hold code; one that holds anything but what `fl.export` writes is refused, unless it is ``trusted``.
+
+    >>> import tempfile
+    >>> import foldloom as fl
+    >>> from foldloom import blocks as fb
+    >>> from foldloom.runtime import Model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = fl.export(fb.compile(fb.Map(fb.Scalar()) >> fb.Sum()), f"{folder}/sum.onnx")
+    ...     Model(f"{folder}/sum.onnx")([[1, 2], [3], []])
+    [np.float32(3.0), np.float32(3.0), np.float32(0.0)]
     """
 
     def __init__(

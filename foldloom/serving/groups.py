@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from foldloom.serving.requests import Answer, Requests
-from foldloom.tracing.outcomes import Raised
+from foldloom.tracing.examples.outcomes import Raised
 
 
 class GroupServer:

@@ -12,7 +12,7 @@ from typing import Any
 
 from foldloom.errors import DeadlineError, ServerBusyError, ServerClosedError
 from foldloom.streaming.lanes import Result
-from foldloom.tracing.outcomes import Raised
+from foldloom.tracing.examples.outcomes import Raised
 
 clock: Callable[[], float] = time.monotonic
 

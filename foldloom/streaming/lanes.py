@@ -2,7 +2,7 @@
 
 The hub of the fibers starts an example whenever a lane is free, and calls `advance` when all that are live wait. There everything is decided:
 what they wait for is computed; results of those that have ended are handed over; those that have failed, or are given up, end; and what nobody can
-reach any more is forgotten (`tracing/renewal.py`). Where examples come from and where results go is for the `Source` to say.
+reach any more is forgotten (`tracing/examples/renewal.py`). Where examples come from and where results go is for the `Source` to say.
 
 One `Recorder` serves until it is *worn*: it knows very many kinds of calls, or is large and holds values that cannot be moved. Then no example
 is begun until those that are live are done, and a new recorder takes its place.
@@ -25,14 +25,14 @@ from foldloom.planning.schedulers import Scheduler
 from foldloom.pytrees import patched
 from foldloom.tracing.automatic.capture import automatic_cells
 from foldloom.tracing.cells.core import Cell
+from foldloom.tracing.examples.in_fibers import fibers_of
+from foldloom.tracing.examples.one_example import add_line, record_example
+from foldloom.tracing.examples.outcomes import Raised, noted, outcome_of
+from foldloom.tracing.examples.renewal import renew
 from foldloom.tracing.fibers.torch_state import TorchState
-from foldloom.tracing.in_fibers import fibers_of
 from foldloom.tracing.interception import uncompiled, watch_all
-from foldloom.tracing.one_example import add_line, record_example
-from foldloom.tracing.outcomes import Raised, noted, outcome_of
 from foldloom.tracing.recording.numbers import VaryingNumbers
 from foldloom.tracing.recording.recorder import Recorder
-from foldloom.tracing.renewal import renew
 from foldloom.tracing.scope import recording_into
 
 LEAST_BYTES = 64 << 20

@@ -18,7 +18,7 @@ from foldloom.streaming.relay import Relay
 from foldloom.torch_private import current_transform
 from foldloom.tracing.arguments import described, scheduler_of
 from foldloom.tracing.cells.lookup import cell_of_module
-from foldloom.tracing.outcomes import Errors, Raised, errors_of
+from foldloom.tracing.examples.outcomes import Errors, Raised, errors_of
 from foldloom.tracing.scope import scope
 
 MOST_HELD = 16

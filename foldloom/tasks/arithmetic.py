@@ -13,10 +13,10 @@ import torch
 from foldloom.data.arithmetic import ArithmeticReader, made_expressions
 from foldloom.data.structures import Expression
 from foldloom.data.vocabulary import Vocabulary
-from foldloom.models.spinn import SPINN
 from foldloom.models.training import Trainable
-from foldloom.models.tree_classifier import numbered_expression, tokens_of
-from foldloom.models.tree_lstm import TreeLSTM
+from foldloom.models.trees.spinn import SPINN
+from foldloom.models.trees.tree_classifier import numbered_expression, tokens_of
+from foldloom.models.trees.tree_lstm import TreeLSTM
 from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 

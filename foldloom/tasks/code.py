@@ -18,8 +18,8 @@ from foldloom.data.structures import SourceExpression, SyntaxTree
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.errors import DataError
 from foldloom.execution.gc_pause import gc_paused
-from foldloom.models.child_sum_tree_lstm import ChildSumTreeLSTM, LabelledTree, kinds_of, numbered
 from foldloom.models.training import Trainable
+from foldloom.models.trees.child_sum_tree_lstm import ChildSumTreeLSTM, LabelledTree, kinds_of, numbered
 from foldloom.tasks.settings import Settings, setting, size
 from foldloom.tasks.task import Data, Task
 

@@ -8,9 +8,9 @@ import torch
 
 from foldloom.data.structures import Tree
 from foldloom.data.vocabulary import Vocabulary
-from foldloom.models import minilm
-from foldloom.models.encoded_tree_lstm import EncodedTree, EncodedTreeLSTM
 from foldloom.models.training import Trainable
+from foldloom.models.trees import minilm
+from foldloom.models.trees.encoded_tree_lstm import EncodedTree, EncodedTreeLSTM
 
 
 def model_in_context(hidden: int, labels: int, dropout: float, recurrent_dropout: float) -> EncodedTreeLSTM:

@@ -17,8 +17,8 @@ from foldloom.data.vectors import WordVectors
 from foldloom.data.vocabulary import Vocabulary
 from foldloom.errors import ArgumentError, DataError
 from foldloom.models.training import Trainable, set_vectors
-from foldloom.models.tree_classifier import numbered
-from foldloom.models.tree_lstm import TreeLSTM
+from foldloom.models.trees.tree_classifier import numbered
+from foldloom.models.trees.tree_lstm import TreeLSTM
 from foldloom.tasks.files import files_of_parts
 from foldloom.tasks.in_context import begin_in_context, example_in_context, model_in_context, optimizer_in_context
 from foldloom.tasks.settings import Settings, setting, size

@@ -83,7 +83,17 @@ def size(default: int, meaning: str) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What every task has. Tasks add their own; all are booleans, whole numbers, numbers or strings. Fields that are plain, without
-    `setting`, may have any value of their type."""
+    `setting`, may have any value of their type.
+
+    >>> from foldloom import tasks
+    >>> settings = tasks.TASKS["adding"].defaults()
+    >>> settings.changed({"epochs": "3"}).epochs
+    3
+    >>> settings.changed({"epochs": "0"})
+    Traceback (most recent call last):
+        ...
+    foldloom.errors.ArgumentError: expected a whole number from 1 to 1,000,000 for the setting 'epochs', not 0
+    """
 
     seed: int = setting(0, "Of weights, order, dropout and examples that are made up.", at_least=0, at_most=2**32 - 1)
     epochs: int = setting(10, "How often all examples are seen.", at_least=1, at_most=1_000_000)

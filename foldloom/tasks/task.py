@@ -31,7 +31,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Data(Generic[Item]):
-    """Items as they were read: to learn from, to choose by, and to report on."""
+    """Items as they were read: to learn from, to choose by, and to report on.
+
+    >>> from foldloom import tasks
+    >>> made = tasks.TASKS["adding"].made_data(8, tasks.TASKS["adding"].defaults())
+    >>> made.counts, made.first(3).counts
+    ({'train': 8, 'dev': 2, 'test': 2}, {'train': 3, 'dev': 2, 'test': 2})
+    """
 
     train: Sequence[Item]
     dev: Sequence[Item]
@@ -58,7 +64,15 @@ class Data(Generic[Item]):
 
 @dataclass(frozen=True, eq=False)
 class Task(ABC, Generic[Item]):
-    """A task that was fitted to data. Fields beyond ``settings`` are vocabularies or whatever JSON has."""
+    """A task that was fitted to data. Fields beyond ``settings`` are vocabularies or whatever JSON has.
+
+    >>> from foldloom import tasks
+    >>> kind = tasks.TASKS["adding"]
+    >>> kind.name, kind.data_needed
+    ('adding', False)
+    >>> isinstance(kind.defaults(), tasks.Settings)
+    True
+    """
 
     name: ClassVar[str]
     description: ClassVar[str]

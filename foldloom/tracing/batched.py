@@ -23,13 +23,13 @@ from foldloom.tracing.building.training_mode import check_training
 from foldloom.tracing.catching import is_caught, passing_on
 from foldloom.tracing.cells.bodies import single_ops
 from foldloom.tracing.cells.lookup import cell_of_module, find_cell
+from foldloom.tracing.examples.in_fibers import fibers_of
+from foldloom.tracing.examples.one_example import add_line, record_example
+from foldloom.tracing.examples.outcomes import Errors, errors_of, outcome_of, result_or_error, together
 from foldloom.tracing.fibers.fibers import Fibers
 from foldloom.tracing.flushing.kernels import is_function, kernels_of
-from foldloom.tracing.in_fibers import fibers_of
 from foldloom.tracing.interception import uncompiled, watch_all
 from foldloom.tracing.mutation.spoiled import raise_if_spoiled
-from foldloom.tracing.one_example import add_line, record_example
-from foldloom.tracing.outcomes import Errors, errors_of, outcome_of, result_or_error, together
 from foldloom.tracing.pace import Paces, run_alone
 from foldloom.tracing.recording.numbers import VaryingNumbers
 from foldloom.tracing.recording.recorder import Recorder

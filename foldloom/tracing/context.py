@@ -14,9 +14,9 @@ from foldloom.torch_private import current_transform
 from foldloom.tracing.arguments import scheduler_of
 from foldloom.tracing.catching import Limit
 from foldloom.tracing.cells.lookup import cell_of_module
+from foldloom.tracing.examples.one_example import add_line
 from foldloom.tracing.interception import watch_all
 from foldloom.tracing.interception.function_mode import RecordingMode
-from foldloom.tracing.one_example import add_line
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import current_mode, in_mode, recording_into, scope
 from foldloom.tracing.values.lazy_tensor import is_tensor

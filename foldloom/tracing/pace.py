@@ -26,8 +26,8 @@ import torch
 
 from foldloom.execution.kernels import random_state
 from foldloom.torch_private import backward_pass, queue_callback
+from foldloom.tracing.examples.outcomes import Errors, noted
 from foldloom.tracing.fibers.torch_state import TorchState
-from foldloom.tracing.outcomes import Errors, noted
 
 FEW = 8
 """Smaller batches are timed as a whole, now one way and now the other. Of larger ones, one example in so many runs by itself."""

@@ -19,10 +19,10 @@ from foldloom.pytrees import template_of
 from foldloom.tracing.arguments import described, examples_of, scheduler_of
 from foldloom.tracing.building.training_mode import training_of
 from foldloom.tracing.cells.lookup import paths_of_cells
+from foldloom.tracing.examples.one_example import record_example
 from foldloom.tracing.flushing.kernels import is_function
 from foldloom.tracing.interception import watch_all
 from foldloom.tracing.looking import looking_at
-from foldloom.tracing.one_example import record_example
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import recording_into, user_line
 from foldloom.tracing.weights import module_of, paths_of

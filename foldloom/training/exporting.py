@@ -19,7 +19,7 @@ from foldloom.runtime.model import Model
 from foldloom.tasks import TASKS
 from foldloom.tracing import record_each
 from foldloom.training.run import Run
-from foldloom.training.weights import no_tensor_above
+from foldloom.training.saving.weights import no_tensor_above
 
 SHOWN = 10_000
 """Examples of the training from which a model of code shows what it calls."""

@@ -23,9 +23,9 @@ from typing import Any
 from foldloom.errors import ArgumentError, DataError, FoldloomError, RunError
 from foldloom.models.training import Trainable
 from foldloom.tasks import TASKS, Data, Settings, Task
-from foldloom.training import durable
-from foldloom.training.states import parsed_json
-from foldloom.training.weights import checked_weights, no_tensor_above, set_weights, weight_bytes
+from foldloom.training.saving import durable
+from foldloom.training.saving.states import parsed_json
+from foldloom.training.saving.weights import checked_weights, no_tensor_above, set_weights, weight_bytes
 
 MADE = 200
 """How many examples a quick training learns from."""
@@ -44,7 +44,17 @@ def _nobody(text: str) -> None:
 
 
 class Run:
-    """A task that was fitted to data, in a folder of its own."""
+    """A task that was fitted to data, in a folder of its own.
+
+    >>> import tempfile
+    >>> from foldloom.tasks import TASKS
+    >>> from foldloom.training import Run, train
+    >>> settings = TASKS["adding"].defaults(quick=True).changed({"epochs": "1"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = Run.new(folder, "adding", settings=settings, quick=True)
+    ...     run.exists, run.task.name
+    (False, 'adding')
+    """
 
     def __init__(
         self,

@@ -22,15 +22,15 @@ from foldloom.data.reading import installed
 from foldloom.errors import ArgumentError, RunError
 from foldloom.models.training import Batch, Trainable
 from foldloom.training.batches import Examples, batches_of_epoch, shares_of, steps_of_epoch
-from foldloom.training.checkpoints import Checkpoints, DamagedCheckpointError
 from foldloom.training.curves import save_curves
 from foldloom.training.evaluating import predictions
 from foldloom.training.interruption import Interruption
-from foldloom.training.locking import locked
 from foldloom.training.progress import Progress
 from foldloom.training.run import Run
-from foldloom.training.snapshots import Parts, restore, snapshot
-from foldloom.training.weights import not_finite, size_of, weights_of
+from foldloom.training.saving.checkpoints import Checkpoints, DamagedCheckpointError
+from foldloom.training.saving.locking import locked
+from foldloom.training.saving.snapshots import Parts, restore, snapshot
+from foldloom.training.saving.weights import not_finite, size_of, weights_of
 
 STEPS_OF_A_ROW = 10
 """The learning curve has the mean loss of so many steps."""
@@ -45,6 +45,15 @@ def train(
     """Train to the end, or until Ctrl-C; says whether it came to the end. ``resume`` goes on from the last checkpoint.
 
     ``device`` is ``"cpu"``, or otherwise what Accelerate finds. A checkpoint is saved every so many steps and after every epoch.
+
+    >>> import tempfile
+    >>> from foldloom.tasks import TASKS
+    >>> from foldloom.training import Run, train
+    >>> settings = TASKS["adding"].defaults(quick=True).changed({"epochs": "1"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = Run.new(folder, "adding", settings=settings, quick=True)
+    ...     train(run, device="cpu", progress=False), run.has_model
+    (True, True)
     """
     accelerator = accelerator_for(device)
     with locked(run.folder) if accelerator.is_main_process else nullcontext():

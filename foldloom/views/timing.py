@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from foldloom.execution import Buffers, Kernel
+from foldloom.execution.backward.reach import Members
 from foldloom.execution.engine import Planned
-from foldloom.execution.gradient_reach import Members
 from foldloom.execution.observer import Underway
 from foldloom.graph import Ints, Op
 from foldloom.graph.ragged import Ragged

@@ -12,7 +12,7 @@ from torch import nn
 
 from foldloom import blocks as fb
 from foldloom.models import feed_forward_attention
-from foldloom.models.hierarchical_rnn import last_state
+from foldloom.models.hierarchical import last_state
 from tests.law import assert_same, check_law
 
 SIZE = 2

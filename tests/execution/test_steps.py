@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import foldloom as fl
-from foldloom.execution import ledgers, pool, weight_grads
+from foldloom.execution import pool
+from foldloom.execution.backward import ledgers, weight_grads
 from tests.law import check_law, weight_grads_collected
 from tests.tree_lstm import TreeLSTM, random_trees
 

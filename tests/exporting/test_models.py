@@ -17,10 +17,10 @@ from foldloom import models
 from foldloom.data import Molecule
 from foldloom.exporting.files import export_to
 from foldloom.models.adding import made_additions
-from foldloom.models.child_sum_tree_lstm import LabelledTree, Node
 from foldloom.models.parser import NumberedSentence as ParsedSentence
 from foldloom.models.questions import answered, answered_together
 from foldloom.models.tagger import NumberedSentence
+from foldloom.models.trees.child_sum_tree_lstm import LabelledTree, Node
 from foldloom.runtime import Model
 from tests.exporting.programs import labelled_tree
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import foldloom as fl
-from foldloom.execution import ledgers, weight_grads
+from foldloom.execution.backward import ledgers, weight_grads
 from foldloom.planning.schedulers.base import check_schedule
 
 SCHEDULERS = (fl.ByDepth(), fl.ByAgenda(), fl.OneByOne(), fl.ByDepth(largest_step=2))

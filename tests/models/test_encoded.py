@@ -11,7 +11,7 @@ from torch import nn
 import foldloom as fl
 from foldloom.data import SentimentReader
 from foldloom.errors import ArgumentError
-from foldloom.models.encoded_tree_lstm import EncodedTree, EncodedTreeLSTM
+from foldloom.models.trees.encoded_tree_lstm import EncodedTree, EncodedTreeLSTM
 from foldloom.tasks.sentiment import SentimentTask
 
 EXAMPLES = [

@@ -15,7 +15,8 @@ import torch
 import foldloom as fl
 from foldloom import models
 from foldloom.data import Molecule
-from foldloom.models import adding, child_sum_tree_lstm, neural_module_network, parser, tagger
+from foldloom.models import adding, neural_module_network, parser, tagger
+from foldloom.models.trees import child_sum_tree_lstm
 from tests.law import assert_same, check_law
 from tests.law.on_the_fly import check_on_the_fly
 

@@ -12,7 +12,8 @@ import foldloom as fl
 from foldloom import data, models
 from foldloom.data.python_source import HIDDEN, hide_operator
 from foldloom.errors import ArgumentError
-from foldloom.models import adding, child_sum_tree_lstm, tree_classifier
+from foldloom.models import adding
+from foldloom.models.trees import child_sum_tree_lstm, tree_classifier
 from foldloom.models.words import UNKNOWN, WordTable
 from tests.models.test_law import made, molecule
 

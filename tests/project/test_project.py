@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import runpy
@@ -41,6 +42,17 @@ def test_public_names() -> None:
         }
     )
     assert all(getattr(fl, name) is not None for name in fl.__all__)
+
+
+PUBLIC = ["foldloom", *[f"foldloom.{name}" for name in ("blocks", "data", "models", "runtime", "tasks", "training")]]
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_no_module_has_the_name_of_something_public(package: str) -> None:
+    """`foldloom.models.tagger` is a module or a function, and nobody should have to ask which."""
+    module = importlib.import_module(package)
+    names = {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))}
+    assert not names & {path.stem for path in (ROOT / "foldloom").rglob("*.py")}
 
 
 MODULES = [module.name for module in pkgutil.walk_packages(fl.__path__, "foldloom.")]

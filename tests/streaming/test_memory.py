@@ -11,8 +11,8 @@ from torch import nn
 
 import foldloom as fl
 from foldloom.streaming import lanes
+from foldloom.tracing.examples.renewal import renew
 from foldloom.tracing.recording.recorder import Recorder
-from foldloom.tracing.renewal import renew
 from tests.streaming.programs import Walker, examples
 
 pytestmark = pytest.mark.usefixtures("nothing_hangs")

@@ -22,7 +22,7 @@ from benchmarks import faults
 from foldloom.cli import commands as cli
 from foldloom.errors import RunError
 from foldloom.training import Run, train
-from foldloom.training.locking import locked
+from foldloom.training.saving.locking import locked
 from foldloom.training.tensorboard import NAME
 from foldloom.training.trainer import Trainer
 from tests.training.small import checkpoints, final_weights, small_run, trained
@@ -100,7 +100,7 @@ def test_all_checkpoints_are_damaged(copied: Path) -> None:
 
 
 def test_two_at_once(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = f"import sys; from pathlib import Path; from foldloom.training.locking import locked\nwith locked(Path({str(copied)!r})): print('locked', flush=True); sys.stdin.read()"
+    program = f"import sys; from pathlib import Path; from foldloom.training.saving.locking import locked\nwith locked(Path({str(copied)!r})): print('locked', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

@@ -121,7 +121,12 @@ def _is_key(value: Any) -> bool:
 
 class AllOf(Generated, Block):
     """Applies every block to the same input; the output is the tuple of their outputs. Blocks without input get
-    none."""
+    none.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Function(lambda x: 2 * x))).eval(3)
+    (tensor(3.), tensor(6.))
+    """
 
     def __init__(self, *blocks: Any) -> None:
         self._blocks = [self.adopt(f"[{number}]", block) for number, block in enumerate(blocks)]

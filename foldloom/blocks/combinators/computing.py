@@ -184,7 +184,14 @@ class _Concatenate:
 
 class Concat(Function):
     """Concatenates a tuple of tensors along a dimension, not counting the batch dimension. Scalars count as vectors
-    of size 1. With ``flatten=True`` nested tuples are flattened first."""
+    of size 1. With ``flatten=True`` nested tuples are flattened first.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Record((fb.Vector(2), fb.Scalar())).eval(([1, 2], 3))
+    (tensor([1., 2.]), tensor(3.))
+    >>> (fb.Record((fb.Vector(2), fb.Scalar())) >> fb.Concat()).eval(([1, 2], 3))
+    tensor([1., 2., 3.])
+    """
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
         self._dim = concat_dim
@@ -212,7 +219,12 @@ class Concat(Function):
 
 
 class Zeros(Block):
-    """Zeros of a type: a tensor of zeros, an empty sequence, or a tuple of such."""
+    """Zeros of a type: a tensor of zeros, an empty sequence, or a tuple of such.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Zeros((2, 'int64')).eval(None)
+    (tensor([0., 0.]), tensor(0))
+    """
 
     def __init__(self, type: Any) -> None:
         self.takes = VoidType()
@@ -284,7 +296,14 @@ class _Constant(torch.nn.Module):
 @converts(lambda value: isinstance(value, (torch.Tensor, np.ndarray)))
 class FromTensor(Block):
     """The same tensor for every example. Gradients reach it if it requires them; a parameter becomes one of the
-    model's."""
+    model's.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> start = fb.FromTensor(torch.tensor([1.0, 2.0]))
+    >>> (fb.Map(fb.Vector(2)) >> fb.Fold(fb.Function(torch.add), start)).eval([[10, 20]])
+    tensor([11., 22.])
+    """
 
     def __init__(self, tensor: torch.Tensor | np.ndarray[Any, Any] | float) -> None:
         self._tensor: torch.Tensor | None = torch.as_tensor(tensor)

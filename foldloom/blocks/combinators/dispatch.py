@@ -140,7 +140,14 @@ class OneOf(Generated, Block):
 
 
 class Optional(Block):
-    """Applies a block to a Python object. For None it returns the output of ``none_case``, by default zeros."""
+    """Applies a block to a Python object. For None it returns the output of ``none_case``, by default zeros.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Optional(fb.Vector(2)).eval([1, 2])
+    tensor([1., 2.])
+    >>> fb.Optional(fb.Vector(2)).eval(None)
+    tensor([0., 0.])
+    """
 
     def __init__(self, some_case: Any, none_case: Any = None) -> None:
         self._some = self.adopt(".some_case", some_case)

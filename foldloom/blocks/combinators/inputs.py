@@ -94,14 +94,24 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 class Scalar(Tensor):
-    """Converts a number to a tensor without dimensions."""
+    """Converts a number to a tensor without dimensions.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Scalar('int64').eval(3)
+    tensor(3)
+    """
 
     def __init__(self, dtype: Any = None) -> None:
         super().__init__([], dtype)
 
 
 class Vector(Tensor):
-    """Converts a list of ``size`` numbers to a vector."""
+    """Converts a list of ``size`` numbers to a vector.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.Vector(3).eval([1, 2, 3])
+    tensor([1., 2., 3.])
+    """
 
     def __init__(self, size: int, dtype: Any = None) -> None:
         super().__init__([size], dtype)
@@ -130,7 +140,14 @@ class InputTransform(Generated, Block):
 
 class OneHotFromList(Block):
     """One-hot encoding of a value by its position in a list. Other values raise an error, or with ``strict=False``
-    give zeros."""
+    give zeros.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.OneHotFromList(['noun', 'verb']).eval('verb')
+    tensor([0., 1.])
+    >>> fb.OneHotFromList(['noun', 'verb'], strict=False).eval('other')
+    tensor([0., 0.])
+    """
 
     def __init__(self, elements: Sequence[Hashable], dtype: Any = None, strict: bool = True) -> None:
         self._elements = list(elements)
@@ -168,7 +185,12 @@ class OneHotFromList(Block):
 
 
 class OneHot(OneHotFromList):
-    """One-hot encoding of an integer in ``range(start, stop)``, or in ``range(start)`` if ``stop`` is not given."""
+    """One-hot encoding of an integer in ``range(start, stop)``, or in ``range(start)`` if ``stop`` is not given.
+
+    >>> from foldloom import blocks as fb
+    >>> fb.OneHot(3).eval(1)
+    tensor([0., 1., 0.])
+    """
 
     def __init__(self, start: int, stop: int | None = None, dtype: Any = None) -> None:
         super().__init__(range(start) if stop is None else range(start, stop), dtype)

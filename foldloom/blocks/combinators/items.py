@@ -146,7 +146,12 @@ def _without(value: Any, key: Any) -> str:
 
 
 class Slice(Block):
-    """``sequence[start:stop:step]``. ``fb.Slice(step=-1)`` reverses a sequence."""
+    """``sequence[start:stop:step]``. ``fb.Slice(step=-1)`` reverses a sequence.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Slice(start=1)).eval([5, 6, 7])
+    [tensor(6.), tensor(7.)]
+    """
 
     def __init__(self, *, start: int | None = None, stop: int | None = None, step: int | None = None) -> None:
         self._slice = slice(start, stop, step)
@@ -170,7 +175,12 @@ class Slice(Block):
 
 
 class Nth(Block):
-    """The element of a sequence at a position, from a pair of both. The position is a Python number."""
+    """The element of a sequence at a position, from a pair of both. The position is a Python number.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Record((fb.Map(fb.Scalar()), fb.InputTransform(int))) >> fb.Nth()).eval(([5, 6, 7], 1))
+    tensor(6.)
+    """
 
     def __init__(self) -> None:
         self._sequence = Unknown()
@@ -200,7 +210,12 @@ class Nth(Block):
 
 
 class Length(Block):
-    """The length of a sequence, tuple or Python object, as a scalar tensor."""
+    """The length of a sequence, tuple or Python object, as a scalar tensor.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Length('int64')).eval([5, 6, 7])
+    tensor(3)
+    """
 
     def __init__(self, dtype: Any = None) -> None:
         self.gives = self._type = TensorType([], dtype)

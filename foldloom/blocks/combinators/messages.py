@@ -12,6 +12,12 @@ class SerializedMessageToTree(InputTransform):
 
     A repeated field becomes a list, a message a dict, an enum a dict of its name, index and number. An unset field is
     None if it tracks presence, and otherwise its default. Needs protobuf 6 or newer.
+
+    >>> from google.protobuf.wrappers_pb2 import Int64Value
+    >>> from foldloom import blocks as fb
+    >>> message = Int64Value(value=7).SerializeToString()
+    >>> (fb.SerializedMessageToTree(Int64Value) >> fb.GetItem('value') >> fb.Scalar('int64')).eval(message)
+    tensor(7)
     """
 
     def __init__(self, message_type: Any) -> None:

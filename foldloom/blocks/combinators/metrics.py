@@ -63,7 +63,12 @@ class Metric(Block):
 
 
 class Void(Generated, Block):
-    """Drops its input."""
+    """Drops its input.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Void())).eval(3)
+    (tensor(3.), None)
+    """
 
     def __init__(self) -> None:
         self.gives = VoidType()

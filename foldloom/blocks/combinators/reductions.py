@@ -73,21 +73,36 @@ class Reduce(Block):
 
 
 class Sum(Reduce):
-    """The sum of a sequence of tensors; zeros if it is empty."""
+    """The sum of a sequence of tensors; zeros if it is empty.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Sum()).eval([1, 2, 3])
+    tensor(6.)
+    """
 
     def __init__(self) -> None:
         super().__init__(Function(torch.add))
 
 
 class Min(Reduce):
-    """The elementwise minimum of a sequence of tensors; zeros if it is empty."""
+    """The elementwise minimum of a sequence of tensors; zeros if it is empty.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Min()).eval([3, 1, 2])
+    tensor(1.)
+    """
 
     def __init__(self) -> None:
         super().__init__(Function(torch.minimum))
 
 
 class Max(Reduce):
-    """The elementwise maximum of a sequence of tensors; zeros if it is empty."""
+    """The elementwise maximum of a sequence of tensors; zeros if it is empty.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Max()).eval([3, 1, 2])
+    tensor(3.)
+    """
 
     def __init__(self) -> None:
         super().__init__(Function(torch.maximum))
@@ -98,7 +113,12 @@ def _divided(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 class Mean(Pipe):
-    """The mean of a sequence of tensors; zeros if it is empty."""
+    """The mean of a sequence of tensors; zeros if it is empty.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Mean()).eval([1, 2, 6])
+    tensor(3.)
+    """
 
     def __init__(self) -> None:
         super().__init__(AllOf(Sum(), Length("int64")), Function(_divided))
@@ -112,6 +132,13 @@ class RNN(Block):
 
     The output is a pair of the sequence of outputs and the final state. The initial state is zeros unless given; with
     ``initial_state_from_input=True`` the input is a pair of the sequence and the initial state.
+
+    >>> from foldloom import blocks as fb
+    >>> def cell(x, state):
+    ...     return x + state, x + state
+    >>> totals = fb.Map(fb.Scalar()) >> fb.RNN(fb.Function(cell), initial_state=fb.Zeros('float32'))
+    >>> totals.eval([1, 2, 3])
+    ([tensor(1.), tensor(3.), tensor(6.)], tensor(6.))
     """
 
     def __init__(self, cell: Any, initial_state: Any = None, initial_state_from_input: bool = False) -> None:

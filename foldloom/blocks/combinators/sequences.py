@@ -50,7 +50,13 @@ class Map(Block):
 
 
 class Broadcast(Block):
-    """Repeats a value endlessly, to be zipped with a sequence: ``fb.Zip()`` stops at the shortest."""
+    """Repeats a value endlessly, to be zipped with a sequence: ``fb.Zip()`` stops at the shortest.
+
+    >>> from foldloom import blocks as fb
+    >>> rows = fb.Record((fb.Map(fb.Scalar()), fb.Scalar() >> fb.Broadcast())) >> fb.Zip()
+    >>> rows.eval(([1, 2], 5))
+    [(tensor(1.), tensor(5.)), (tensor(2.), tensor(5.))]
+    """
 
     def __init__(self) -> None:
         self.gives = BroadcastSequenceType(self.takes)
@@ -60,7 +66,12 @@ class Broadcast(Block):
 
 
 class Zip(Block):
-    """From a tuple of sequences to the sequence of tuples, as long as the shortest."""
+    """From a tuple of sequences to the sequence of tuples, as long as the shortest.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Record((fb.Map(fb.Scalar()), fb.Map(fb.Scalar()))) >> fb.Zip()).eval(([1, 2, 3], [4, 5]))
+    [(tensor(1.), tensor(4.)), (tensor(2.), tensor(5.))]
+    """
 
     def __init__(self) -> None:
         self.settle()
@@ -90,7 +101,14 @@ class Zip(Block):
 
 class ZipWith(Pipe):
     """``fb.Zip() >> fb.Map(block)``: applies the block to the first elements of all sequences, then to the second,
-    and so on."""
+    and so on.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> numbers = fb.Map(fb.Scalar())
+    >>> (fb.Record((numbers, numbers)) >> fb.ZipWith(fb.Function(torch.add))).eval(([1, 2], [3, 4]))
+    [tensor(4.), tensor(6.)]
+    """
 
     def __init__(self, elem_block: Any) -> None:
         super().__init__(Zip(), Map(elem_block))
@@ -100,7 +118,12 @@ class ZipWith(Pipe):
 
 
 class NGrams(Block):
-    """All windows of ``n`` consecutive elements, without padding."""
+    """All windows of ``n`` consecutive elements, without padding.
+
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.NGrams(2)).eval([1, 2, 3])
+    [(tensor(1.), tensor(2.)), (tensor(2.), tensor(3.))]
+    """
 
     def __init__(self, n: int) -> None:
         if n < 1:
@@ -121,7 +144,13 @@ class NGrams(Block):
 
 class Fold(Block):
     """A left fold: ``combine_block`` takes (state, element) and gives the next state. An empty sequence gives the
-    start."""
+    start.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> (fb.Map(fb.Scalar()) >> fb.Fold(fb.Function(torch.sub), fb.FromTensor(10.0))).eval([1, 2, 3])
+    tensor(4.)
+    """
 
     def __init__(self, combine_block: Any, start_block: Any) -> None:
         self._combine, self._start = self.adopt(".combine", combine_block), self.adopt(".start", start_block)

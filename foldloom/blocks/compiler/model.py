@@ -37,6 +37,12 @@ class Model(torch.nn.Module):
 
     A tensor comes as ``[n, ...]``, a tuple as a tuple, a sequence as an `fl.Ragged`. If the block has metrics, the
     result is a pair of the output and a dict from metric names to `MetricRows`.
+
+    >>> import torch
+    >>> from foldloom import blocks as fb
+    >>> model = fb.compile(fb.Map(fb.Scalar()) >> fb.Sum())
+    >>> model([[1, 2], [3], []])
+    tensor([3., 3., 0.])
     """
 
     def __init__(self, root: Block, *, scheduler: Scheduler | None = None, objects_at_root: bool = False) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from foldloom.errors import CellError
-from foldloom.execution.gradient_reach import Mask, Members
+from foldloom.execution.backward.reach import Mask, Members
 from foldloom.execution.kernels import Kernel
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Write

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from foldloom.execution.gradient_hooks import GradientHooks
+from foldloom.execution.backward.hooks import GradientHooks
 from foldloom.graph import Ints
 from foldloom.planning.plans import Access, Read, Write
 from foldloom.torch_private import backward_pass, queue_callback

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from foldloom.execution.ledgers import Ledger, ProductLedger, RowsLedger, SparseRowsLedger, sparse_rows
+from foldloom.execution.backward.ledgers import Ledger, ProductLedger, RowsLedger, SparseRowsLedger, sparse_rows
 from foldloom.pytrees import map_leaves
 from foldloom.torch_private import are_transforms_active, is_any_autocast_enabled, make_subclass
 

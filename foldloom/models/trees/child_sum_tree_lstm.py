@@ -95,7 +95,15 @@ class Sum(nn.Module):
 
 
 class ChildSumTreeLSTM(ForOneExample):
-    """The answer for a tree is the probability of each label."""
+    """The answer for a tree is the probability of each label.
+
+    >>> from foldloom import models
+    >>> from foldloom.models.trees.child_sum_tree_lstm import LabelledTree, Node
+    >>> tree = LabelledTree(Node(kind=0, children=(Node(kind=1, role=1), Node(kind=2, role=2))))
+    >>> model = models.ChildSumTreeLSTM(kinds=3, roles=3, labels=4).eval()
+    >>> model.predict([tree]).shape
+    torch.Size([1, 4])
+    """
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
 from foldloom.models.training import Batch, ForOneExample, last_rows, total_cross_entropy
-from foldloom.models.tree_classifier import NumberedTree
-from foldloom.models.tree_lstm import Merge, StateOfVector
+from foldloom.models.trees.tree_classifier import NumberedTree
+from foldloom.models.trees.tree_lstm import Merge, StateOfVector
 from foldloom.tracing import batch as together
 from foldloom.tracing import cell
 
@@ -69,6 +69,18 @@ class EncodedTreeLSTM(ForOneExample):
     """The answer for a tree is the probability of each label at its root.
 
     ``encoder`` is called as those of the package transformers are, and gives vectors of ``size``.
+
+    >>> from types import SimpleNamespace
+    >>> import torch
+    >>> from foldloom import models
+    >>> from foldloom.models.trees.encoded_tree_lstm import EncodedTree
+    >>> class Encoder(torch.nn.Embedding):  # in place of a pretrained one
+    ...     def forward(self, input_ids, attention_mask):
+    ...         return SimpleNamespace(last_hidden_state=super().forward(input_ids))
+    >>> example = EncodedTree((1, (0, 0), (2, 1)), pieces=[7, 3, 5, 8], word_of_piece=[None, 0, 1, None])
+    >>> model = models.EncodedTreeLSTM(Encoder(9, 16), size=16, hidden=8).eval()
+    >>> model.predict([example]).shape
+    torch.Size([1, 5])
     """
 
     def __init__(

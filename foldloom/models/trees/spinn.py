@@ -3,7 +3,7 @@
 Bowman, Gauthier, Rastogi, Gupta, Manning, Potts, "A Fast Unified Model for Parsing and Sentence Understanding", ACL 2016. Here
 over one sentence at a time, with a class for each phrase that it builds.
 
-Examples are trees as those of `foldloom.models.tree_classifier`, all of two children.
+Examples are trees as those of `foldloom.models.trees.tree_classifier`, all of two children.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from foldloom.models.training import UNLABELLED, Batch, ForOneExample, last_rows, total_cross_entropy
-from foldloom.models.tree_classifier import NumberedTree
-from foldloom.models.tree_lstm import State
+from foldloom.models.trees.tree_classifier import NumberedTree
+from foldloom.models.trees.tree_lstm import State
 from foldloom.tracing import cell, lift
 
 SHIFT, REDUCE = 0, 1
@@ -76,6 +76,12 @@ class SPINN(ForOneExample):
 
     ``parsing`` weighs the loss of predicted transitions. With ``own_transitions`` the model goes the way it predicts and not that of
     the tree it is given, of which it then sees the words alone.
+
+    >>> from foldloom import models
+    >>> examples = [(1, (0, 3), (2, 4)), (2, 5)]  # (label, left, right), or (label, word)
+    >>> model = models.SPINN(vocabulary=9, labels=3, hidden=8, tracking=4, classifier=8).eval()
+    >>> model.predict(examples).shape
+    torch.Size([2, 3])
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from foldloom.models.training import set_vectors
-from foldloom.models.tree_classifier import TreeClassifier
+from foldloom.models.trees.tree_classifier import TreeClassifier
 
 State = tuple[torch.Tensor, torch.Tensor]
 """What a node shows, and what it remembers."""
@@ -59,7 +59,14 @@ class Merge(nn.Module):
 
 
 class TreeLSTM(TreeClassifier):
-    """``sparse`` says whether gradients of words are: of many words they should be, and few optimisers take them."""
+    """``sparse`` says whether gradients of words are: of many words they should be, and few optimisers take them.
+
+    >>> from foldloom import models
+    >>> examples = [(1, (0, 3), (2, 4)), (2, 5)]  # (label, left, right), or (label, word)
+    >>> model = models.TreeLSTM(vocabulary=9, labels=3).eval()
+    >>> model.predict(examples).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(
         self,

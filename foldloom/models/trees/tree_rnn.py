@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from foldloom.models.training import set_vectors
-from foldloom.models.tree_classifier import TreeClassifier
+from foldloom.models.trees.tree_classifier import TreeClassifier
 
 
 class Word(nn.Module):
@@ -69,8 +69,26 @@ class _RecursiveNetwork(TreeClassifier):
 
 
 class TreeRNN(_RecursiveNetwork):
+    """The plain recursive network: a phrase is a layer over the vectors of its two parts.
+
+    >>> from foldloom import models
+    >>> examples = [(1, (0, 3), (2, 4)), (2, 5)]  # (label, left, right), or (label, word)
+    >>> model = models.TreeRNN(9, 8, labels=3).eval()
+    >>> model.predict(examples).shape
+    torch.Size([2, 3])
+    """
+
     compose = Compose
 
 
 class RecursiveTensorNetwork(_RecursiveNetwork):
+    """The recursive network with a tensor, by which the parts of a phrase act on each other.
+
+    >>> from foldloom import models
+    >>> examples = [(1, (0, 3), (2, 4)), (2, 5)]  # (label, left, right), or (label, word)
+    >>> model = models.RecursiveTensorNetwork(9, 8, labels=3).eval()
+    >>> model.predict(examples).shape
+    torch.Size([2, 3])
+    """
+
     compose = ComposeByTensor

@@ -3,6 +3,6 @@
 from foldloom.planning.schedulers.base import Scheduler
 from foldloom.planning.schedulers.by_agenda import ByAgenda
 from foldloom.planning.schedulers.by_depth import ByDepth
-from foldloom.planning.schedulers.one_by_one import OneByOne
+from foldloom.planning.schedulers.unbatched import OneByOne
 
 __all__ = ["ByAgenda", "ByDepth", "OneByOne", "Scheduler"]

@@ -4,7 +4,7 @@ What a cell computes between two matrix products is a dozen calls, each of which
 way back. `fl.cell(f, compile=True)` traces the cell once for each signature, with a symbol for the number of members, and hands the
 regions of elementwise operations between its products to Inductor: one kernel forward, one backward. The rest of the cell stays ordinary code:
 products, lookups and whatever else there is are called in turn, with the weights that the module has at that time, so that
-weights may note their uses (`execution/weight_grads.py`) and autograd sees closures as always.
+weights may note their uses (`execution/backward/weight_grads.py`) and autograd sees closures as always.
 
 Why not `torch.compile` around the cell? Its guards and wrappers take longer than a narrow step computes, and a step is narrow more
 often than not. What they would guard is known here: the types are those of the op, the number of members is a symbol,
@@ -29,8 +29,8 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from foldloom.errors import CellError
+from foldloom.execution.backward.weight_grads import LateWeight, embedding, linear, swapping
 from foldloom.execution.kernels import dtype_of
-from foldloom.execution.weight_grads import LateWeight, embedding, linear, swapping
 from foldloom.graph import Type
 from foldloom.torch_private import FakeTensorMode, OpOverload, are_transforms_active, is_any_autocast_enabled
 from foldloom.torch_private.compilers import (

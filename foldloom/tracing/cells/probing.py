@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 import torch
 
 from foldloom.errors import CellError, CellOutputError, NestedCellError
+from foldloom.execution.backward.weight_grads import swapping
 from foldloom.execution.kernels import describe, dtype_of, random_state
-from foldloom.execution.weight_grads import swapping
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Nesting, flatten, unflatten
 from foldloom.torch_private import BatchNorm

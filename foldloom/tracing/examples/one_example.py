@@ -8,11 +8,11 @@ from typing import Any
 
 from foldloom.errors import ArgumentError, CellError
 from foldloom.pytrees import patched
+from foldloom.tracing.examples.shared_results import noting_inference, noting_views
 from foldloom.tracing.interception.function_mode import RecordingMode
 from foldloom.tracing.mutation.spoiled import Spoiled, SpoiledResult, numbers_of
 from foldloom.tracing.recording.recorder import Recorder
 from foldloom.tracing.scope import is_machinery
-from foldloom.tracing.shared_results import noting_inference, noting_views
 from foldloom.tracing.values.lazy_tensor import LazyTensor, is_tensor
 
 

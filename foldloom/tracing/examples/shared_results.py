@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foldloom.execution.dead_ends import view_without_gradient
+from foldloom.execution.backward.dead_ends import view_without_gradient
 from foldloom.pytrees import flatten
 from foldloom.tracing.mutation.views import Unbound, Views, as_inference, is_of_inference
 from foldloom.tracing.recording.recorder import Recorder

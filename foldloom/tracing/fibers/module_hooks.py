@@ -14,7 +14,7 @@ from greenlet import getcurrent
 from torch import nn
 
 from foldloom.errors import SharedStateError
-from foldloom.execution.weight_grads import LateWeight
+from foldloom.execution.backward.weight_grads import LateWeight
 from foldloom.tracing.fibers.module_state import Placed, guarded, hidden, locate, lock, place, writing
 from foldloom.tracing.scope import scope
 

@@ -12,7 +12,7 @@ from weakref import WeakMethod
 
 from foldloom.errors import CellError, RecordingError
 from foldloom.execution import Kernel
-from foldloom.execution.dead_ends import with_flag
+from foldloom.execution.backward.dead_ends import with_flag
 from foldloom.execution.engine import Planned, Session
 from foldloom.execution.observer import observing
 from foldloom.execution.run import Outputs

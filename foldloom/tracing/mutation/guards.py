@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from foldloom.errors import ArgumentError
+from foldloom.execution.backward.weight_grads import swapping
 from foldloom.execution.kernels import describe
-from foldloom.execution.weight_grads import swapping
 from foldloom.tracing.scope import unwatched, user_line
 
 State = tuple[tuple[nn.Module, bool, dict[str, Any], dict[str, Any], dict[str, Any]], ...]

@@ -26,10 +26,10 @@ from foldloom.tracing.mutation.views import (
     row_handle,
     shares_memory,
 )
-from foldloom.tracing.recording.derivatives import backward, grad
 from foldloom.tracing.recording.draws import DRAWING
-from foldloom.tracing.recording.gradient_hooks import register_hook, register_post_accumulate_grad_hook, retain_grad
-from foldloom.tracing.recording.leaves import requires_grad_
+from foldloom.tracing.recording.gradients.derivatives import backward, grad
+from foldloom.tracing.recording.gradients.hooks import register_hook, register_post_accumulate_grad_hook, retain_grad
+from foldloom.tracing.recording.gradients.leaves import requires_grad_
 from foldloom.tracing.rules.base import forms
 from foldloom.tracing.rules.fallback import BY_MEMORY, with_gradient_of_its_own
 from foldloom.tracing.rules.indexing import take

@@ -37,8 +37,6 @@ from foldloom.tracing.mutation.spoiled import (
 )
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
-from foldloom.tracing.recording.derivatives import backward
-from foldloom.tracing.recording.derived_changes import derived_under, note_change_of_derived
 from foldloom.tracing.recording.first_calls import (
     call_with_values,
     first_call,
@@ -54,7 +52,10 @@ from foldloom.tracing.recording.function_calls import (
     numbers_among,
     with_dense,
 )
-from foldloom.tracing.recording.gradient_hooks import values_of
+from foldloom.tracing.recording.gradients.derivatives import backward
+from foldloom.tracing.recording.gradients.derived_changes import derived_under, note_change_of_derived
+from foldloom.tracing.recording.gradients.hooks import values_of
+from foldloom.tracing.recording.gradients.leaves import array_of, let_go, own_tensor
 from foldloom.tracing.recording.handlers import HANDLERS, TYPE_OF_STACK
 from foldloom.tracing.recording.handles import (
     add_node,
@@ -68,7 +69,6 @@ from foldloom.tracing.recording.handles import (
     tensor_given_as,
 )
 from foldloom.tracing.recording.keys import PLAIN_TYPES, key_of
-from foldloom.tracing.recording.leaves import array_of, let_go, own_tensor
 from foldloom.tracing.recording.numbers import VaryingNumbers, default_dtype, kinds_of
 from foldloom.tracing.recording.of_given import call_of_given
 from foldloom.tracing.recording.signatures import KnownCall, Signatures, frozen_settings

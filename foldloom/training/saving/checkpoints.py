@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from foldloom.errors import RunError
-from foldloom.training import durable
-from foldloom.training.states import parsed_json
+from foldloom.training.saving import durable
+from foldloom.training.saving.states import parsed_json
 
 KEPT = 2
 MANIFEST = "manifest.json"

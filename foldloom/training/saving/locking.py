@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from foldloom.errors import RunError
-from foldloom.training import durable
+from foldloom.training.saving import durable
 
 NAME = ".lock"
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from foldloom.errors import RunError
-from foldloom.training.checkpoints import Checkpoint, DamagedCheckpointError, Files
 from foldloom.training.progress import Progress
-from foldloom.training.states import packed, tensor_bytes, tensors_in, unpacked
-from foldloom.training.weights import fit, set_weights, weights_of
+from foldloom.training.saving.checkpoints import Checkpoint, DamagedCheckpointError, Files
+from foldloom.training.saving.states import packed, tensor_bytes, tensors_in, unpacked
+from foldloom.training.saving.weights import fit, set_weights, weights_of
 
 WEIGHTS = "model.safetensors"
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from foldloom.errors import RunError
 from foldloom.torch_private import TorchDispatchMode
-from foldloom.training.states import Tensors, parsed_json, tensor_bytes, tensors_in
+from foldloom.training.saving.states import Tensors, parsed_json, tensor_bytes, tensors_in
 
 HEADER_BYTES = 1 << 24
 """A file of weights may have so many bytes beside its tensors."""

@@ -18,7 +18,7 @@ from foldloom.pytrees import map_leaves
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.flushing.flush import Flushes
 from foldloom.tracing.recording.at_once import all_at_once
-from foldloom.tracing.recording.gradient_hooks import values_of
+from foldloom.tracing.recording.gradients.hooks import values_of
 from foldloom.tracing.scope import ActiveRecorder
 from foldloom.tracing.values.lazy_tensor import DETACHED, TENSOR, LazyTensor
 from foldloom.tracing.weights import Derived

@@ -1,0 +1,1 @@
+"""What a program asks of autograd while it is recorded: gradients, hooks, leaves of its own."""

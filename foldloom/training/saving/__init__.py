@@ -1,0 +1,1 @@
+"""A training on disk: what it goes on from after it was stopped."""
