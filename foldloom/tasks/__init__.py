@@ -1,4 +1,9 @@
-"""Tasks by name. One file a task; `task` says what they share."""
+"""Tasks by name. One file a task; `task` says what they share.
+
+>>> from foldloom.tasks import TASKS
+>>> TASKS["tagging"].description
+'a tag for every word, by BiLSTMs over words and characters'
+"""
 
 from typing import Any
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -20,13 +21,21 @@ def script() -> dict[str, Any]:
 
 
 def test_the_reference_is_up_to_date(script: dict[str, Any]) -> None:
-    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    assert page == script["reference"](), "write it anew: python docs/reference.py"
+    for path, text in script["pages"]().items():
+        assert path.read_text(encoding="utf-8") == text, "write it anew: python docs/reference.py"
 
 
-@pytest.mark.parametrize("name", fl.__all__)
+PUBLIC = [f"foldloom.{name}" for name in fl.__all__] + [
+    f"foldloom.{module}.{name}"
+    for module in ("blocks", "data", "models", "runtime", "tasks", "training")
+    for name in importlib.import_module(f"foldloom.{module}").__all__
+]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_a_docstring_with_an_example(name: str, script: dict[str, Any]) -> None:
-    docstring = script["docstring"](getattr(fl, name))
+    module, _, last = name.rpartition(".")
+    docstring = script["docstring"](getattr(importlib.import_module(module), last))
     assert docstring
     assert ">>> " in docstring, "an example, which the tests run"
 
