@@ -57,17 +57,17 @@ class Node:
 class Template:
     """A result, to be filled with its outputs."""
 
-    __slots__ = ("_is_shared", "_same", "count", "root")
+    __slots__ = ("count", "is_shared", "root", "same")
 
     def __init__(self, root: Any, count: int, same: dict[int, int] | None, is_shared: bool) -> None:
         self.root, self.count = root, count
-        self._same, self._is_shared = same, is_shared
+        self.same, self.is_shared = same, is_shared
 
     def filled(self, outputs: Sequence[Any]) -> Any:
-        return _filled(self.root, _with_same(outputs, self._same), {} if self._is_shared else None)
+        return _filled(self.root, _with_same(outputs, self.same), {} if self.is_shared else None)
 
     def __reduce__(self) -> Any:
-        return "ONE_OUTPUT" if self is ONE_OUTPUT else (Template, (self.root, self.count, self._same, self._is_shared))
+        return "ONE_OUTPUT" if self is ONE_OUTPUT else (Template, (self.root, self.count, self.same, self.is_shared))
 
 
 ONE_OUTPUT = Template(Output(0), 1, None, False)
@@ -106,14 +106,14 @@ class Patched:
 class PatchedList:
     """A list of nothing but outputs, to be filled where it stands."""
 
-    __slots__ = ("_kept", "_values", "count")
+    __slots__ = ("_items", "_kept", "count")
 
     def __init__(self, values: list[Any], kept: list[Any]) -> None:
-        self._values, self._kept, self.count = values, kept, len(kept)
+        self._items, self._kept, self.count = values, kept, len(kept)
 
     def filled(self, outputs: Sequence[Any]) -> Any:
-        _fill_list(self._values, self._kept, outputs)
-        return self._values
+        _fill_list(self._items, self._kept, outputs)
+        return self._items
 
 
 def _fill_list(values: list[Any], kept: list[Any], outputs: Sequence[Any]) -> None:

@@ -261,6 +261,9 @@ while_loop: Any = torch._higher_order_ops.while_loop
 
 # ---- Names that are looked up, not bound.
 
+methods_of_the_object = frozenset(("_fix_weakref", "_make_subclass", "_make_wrapper_subclass", "_use_count"))
+"""Methods of `torch.Tensor` that are about the Python object, not about its numbers: handles have them as they are. If one goes: leave it out."""
+
 DYNAMO = "torch._dynamo"
 """If this module is not loaded, nothing was compiled. If it goes: find what `torch.compile` loads."""
 
@@ -270,6 +273,11 @@ EVAL_FRAME = "torch._dynamo.eval_frame"
 ATTRIBUTES = {
     "_version": "Of a tensor: how often it was changed in place. If it goes: there is no other; changes would go unnoticed.",
     "_cdata": "Of a storage: which one it is. If it goes: `data_ptr`, which empty storages share.",
+    "_base": "Of a tensor: the one that it is a view of. If it goes: there is no other; changes of views of leaves would not be refused.",
+    "_apply": "Of a module: what `to`, `half` and `cuda` call. Cells forget their signatures then. If it goes: see what `nn.Module.to` calls.",
+    "_save_to_state_dict": "Of a module: its own part of `state_dict`. A cell gives that of its module. If it goes: see `nn.Module.state_dict`.",
+    "_load_from_state_dict": "Of a module: the way back. If it goes: see `nn.Module.load_state_dict`.",
+    "_non_persistent_buffers_set": "Of a module: the buffers that are not saved. A cell shares it with its module. If it goes: see `register_buffer`.",
     "_parameters": "Of a module: its own weights. If it goes: `named_parameters(recurse=False)`, which is slower.",
     "_buffers": "Of a module: its own buffers. If it goes: `named_buffers(recurse=False)`.",
     "_modules": "Of a module: its parts. If it goes: `named_children`.",

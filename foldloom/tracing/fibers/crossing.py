@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from asyncio.events import _get_running_loop, _set_running_loop
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import is_grad_enabled
 
@@ -24,32 +24,10 @@ from foldloom.torch_private import (
     set_grad_enabled,
 )
 from foldloom.tracing.fast_path import answers_are
-from foldloom.tracing.fibers.torch_state import OUTLINE, TorchState, cross_inference_mode, streams
+from foldloom.tracing.fibers.torch_state import OUTLINE, Outputs, TorchState, cross_inference_mode, streams
 
 if TYPE_CHECKING:
     from foldloom.tracing.fibers.tasks import Fiber
-
-
-class Outputs(NamedTuple):
-    """Where prints and warnings go: `redirect_stdout` and `catch_warnings` change it for the whole process."""
-
-    stdout: Any
-    stderr: Any
-    filters: Any
-    show: Any
-    show_message: Any
-
-    @staticmethod
-    def now() -> Outputs:
-        implementation = getattr(warnings, "_showwarnmsg_impl", None)
-        return Outputs(sys.stdout, sys.stderr, warnings.filters, warnings.showwarning, implementation)
-
-    def apply(self) -> None:
-        sys.stdout, sys.stderr = self.stdout, self.stderr
-        warnings.filters, warnings.showwarning = self.filters, self.show
-        if self.show_message is not None:
-            warnings._showwarnmsg_impl = self.show_message  # type: ignore[attr-defined]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
 class Crossing:

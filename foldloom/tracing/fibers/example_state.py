@@ -20,14 +20,13 @@ from foldloom.tracing.fibers.watched_objects import WatchedObjects
 from foldloom.tracing.scope import user_line
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.fibers import Fibers
-    from foldloom.tracing.fibers.tasks import Fiber
+    from foldloom.tracing.fibers.tasks import Fiber, Hub
 
 
 class ExampleState:
     """``is_kept`` says whether anything has to be done when a fiber pauses or ends."""
 
-    def __init__(self, fibers: Fibers, function: object) -> None:
+    def __init__(self, fibers: Hub, function: object) -> None:
         self._fibers = fibers
         self._function = function
         self.journal = Journal(fibers)

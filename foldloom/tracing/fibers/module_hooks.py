@@ -89,7 +89,7 @@ def _seen_outside(module: nn.Module, name: str) -> Placed:
     if not slots:
         return None
     for slot in slots:
-        if slot.written and slot.owner._fibers.is_mine():
+        if slot.written and slot.owner.is_mine():
             raise SharedStateError(
                 f"a cell reads {slot.label}, which examples of this batch write, and it runs for many of them at once. Give it the "
                 "value as an argument"
@@ -149,7 +149,7 @@ def _after_fork() -> None:
     if not writing._is_owned():  # type: ignore[attr-defined]
         writing._at_fork_reinit()  # type: ignore[attr-defined]
     for key, slots in list(hidden.items()):
-        mine = [slot for slot in slots if slot.owner._fibers.is_mine()]
+        mine = [slot for slot in slots if slot.owner.is_mine()]
         if mine:
             hidden[key] = mine
         else:

@@ -28,8 +28,7 @@ from foldloom.tracing.fibers.turns import earlier_unfinished, later_started, pat
 from foldloom.tracing.scope import scope, user_line
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.fibers import Fibers
-    from foldloom.tracing.fibers.tasks import Fiber
+    from foldloom.tracing.fibers.tasks import Fiber, Hub
 
 Placed = tuple[dict[str, Any], Any] | None
 """An attribute's value and the dict it is in: the module's own, or that of its parameters, buffers or parts. None if there is none."""
@@ -134,7 +133,7 @@ def unguarded_names(reach: Reachable) -> list[str]:
 class Journal:
     """What the examples of one batch write to modules."""
 
-    def __init__(self, fibers: Fibers) -> None:
+    def __init__(self, fibers: Hub) -> None:
         self._fibers = fibers
         self.slots: dict[Key, Slot] = {}
         self.is_off = False
@@ -151,6 +150,10 @@ class Journal:
         """Modules whose attributes were written, by whomever and whether that is kept apart or not."""
         self.born: dict[int, Any] = {}
         """Modules made in this batch: they are of the example that made them."""
+
+    def is_mine(self) -> bool:
+        """Whether this is the thread in which the examples run."""
+        return self._fibers.is_mine()
 
     # From the first time that an example waits.
 

@@ -7,16 +7,21 @@ the generator that `torch.random` knows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from greenlet import getcurrent
 
-if TYPE_CHECKING:
-    from foldloom.tracing.fibers.tasks import Fiber
-
 _SEED = slice(0, 8)
 """Where the state of a generator has its seed."""
+
+
+class Drawing(Protocol):
+    """A fiber, as those know it who keep its random numbers."""
+
+    has_seeded: bool
+    states_seen: set[bytes]
+    has_stream: bool
 
 
 class _WatchedGenerator:
@@ -67,7 +72,7 @@ def _note(state: bytes) -> None:
         fiber.has_seeded = state not in fiber.states_seen
 
 
-def has_seeded(fiber: Fiber, before: bytes, now: bytes) -> bool:
+def has_seeded(fiber: Drawing, before: bytes, now: bytes) -> bool:
     """Whether a fiber has seeded the generator itself, of which these are the states when others were last at it and now."""
     return fiber.has_seeded or (before[_SEED] != now[_SEED] and now[_SEED] not in _seeds)
 

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
-from foldloom.tracing.fibers.torch_state import TorchState
+from foldloom.tracing.fibers.torch_state import Outputs, TorchState
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.crossing import Outputs
-    from foldloom.tracing.fibers.fibers import Fibers
     from foldloom.tracing.fibers.module_state import Journal, Placed, Slot
 
 _MOST_IDLE = 256
@@ -97,8 +95,24 @@ class OpenGroup(Group):
                 entries[:] = [last, *[entry for entry in entries if index is not None and entry[0] >= index]]
 
 
+class Hub(Protocol):
+    """`Fibers`, as those know it that it consists of."""
+
+    idle: list[Fiber]
+    left: dict[Slot, list[tuple[int, Placed]]]
+    keeps_state: bool
+    one_at_a_time: bool
+
+    @property
+    def has_unstarted(self) -> bool: ...
+    def work(self, fiber: Fiber) -> None: ...
+    def is_mine(self) -> bool: ...
+    def uninterrupted(self, function: Callable[[], None]) -> None: ...
+    def wait_for_earlier(self, slot: Slot | None) -> None: ...
+
+
 class Fiber(greenlet):  # type: ignore[misc]
-    fibers: Fibers
+    fibers: Hub
     group: Group
 
     def __init__(self) -> None:

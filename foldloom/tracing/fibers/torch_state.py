@@ -7,10 +7,12 @@ is for `fibers` to decide.
 from __future__ import annotations
 
 import hashlib
+import sys
+import warnings
 from collections.abc import Callable
 from ctypes import c_char
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import get_default_dtype, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled
@@ -45,10 +47,7 @@ from foldloom.torch_private import (
     top_saved_tensor_hooks,
 )
 from foldloom.tracing.fast_path import answers_are, holds_bytes
-from foldloom.tracing.fibers.seeding import has_seeded, watch_seeding
-
-if TYPE_CHECKING:
-    from foldloom.tracing.fibers.tasks import Fiber
+from foldloom.tracing.fibers.seeding import Drawing, has_seeded, watch_seeding
 
 
 class Stream:
@@ -56,7 +55,7 @@ class Stream:
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
-        self._own: dict[Fiber, torch.Tensor | int] = {}
+        self._own: dict[Drawing, torch.Tensor | int] = {}
         """What those fibers will draw from that do not draw from the common stream: a state, or a seed."""
         self._parted = 0
         self._bytes_at = (c_char * generator.get_state().nbytes).from_address
@@ -67,7 +66,7 @@ class Stream:
         self._common = self._generator.get_state()
         self._content = self._bytes_at(self._common.data_ptr()).raw
 
-    def part(self, fiber: Fiber) -> None:
+    def part(self, fiber: Drawing) -> None:
         """The fiber pauses. If it has drawn, those that come after it go on from there, as in a loop, and what it draws later is from a
         stream of its own. If it has seeded the generator, what it would draw next is kept for it, and the others get other numbers."""
         now = self._generator.get_state()
@@ -90,14 +89,14 @@ class Stream:
             self._own[fiber] = other
         self.refresh()
 
-    def join(self, fiber: Fiber) -> None:
+    def join(self, fiber: Drawing) -> None:
         own = self._own.get(fiber)
         if isinstance(own, int):
             self._generator.manual_seed(own)
         elif own is not None:
             self._generator.set_state(own)
 
-    def give_back(self, fiber: Fiber) -> None:
+    def give_back(self, fiber: Drawing) -> None:
         """The fiber's tasks are done."""
         if self._own.pop(fiber, None) is not None:
             self._generator.set_state(self._common)
@@ -264,3 +263,25 @@ def cross_inference_mode(inside: bool) -> Any:
     guard = InferenceMode(inside)
     guard.__enter__()
     return guard
+
+
+class Outputs(NamedTuple):
+    """Where prints and warnings go: `redirect_stdout` and `catch_warnings` change it for the whole process."""
+
+    stdout: Any
+    stderr: Any
+    filters: Any
+    show: Any
+    show_message: Any
+
+    @staticmethod
+    def now() -> Outputs:
+        implementation = getattr(warnings, "_showwarnmsg_impl", None)
+        return Outputs(sys.stdout, sys.stderr, warnings.filters, warnings.showwarning, implementation)
+
+    def apply(self) -> None:
+        sys.stdout, sys.stderr = self.stdout, self.stderr
+        warnings.filters, warnings.showwarning = self.filters, self.show
+        if self.show_message is not None:
+            warnings._showwarnmsg_impl = self.show_message  # type: ignore[attr-defined]
+        warnings._filters_mutated()  # type: ignore[attr-defined]

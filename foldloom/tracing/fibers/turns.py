@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from foldloom.tracing.fibers.module_state import Slot
     from foldloom.tracing.fibers.tasks import Fiber, Group
 
 _MOST_PASSED_OVER = 8
@@ -115,7 +114,7 @@ def path_of(fiber: Fiber) -> tuple[int, ...]:
     return (fiber.index,) if owner is None else (*path_of(owner), fiber.index)
 
 
-def earlier_unfinished(fiber: Fiber, slot: Slot | None) -> bool:
+def earlier_unfinished(fiber: Fiber, slot: object) -> bool:
     """Whether there are earlier tasks under way that might write an attribute; without one, any at all."""
     group, index = fiber.group, fiber.index
     if any(other.index < index for other in group.paused):

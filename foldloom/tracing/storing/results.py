@@ -13,11 +13,11 @@ _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict}
 
 
 def stored_template(template: Any) -> Any:
-    if not isinstance(template, Template) or template._is_shared:
+    if not isinstance(template, Template) or template.is_shared:
         raise RecordingError(
             "results in which one container stands twice cannot be saved: keep the recording by `pickle`"
         )
-    same = None if template._same is None else [[key, value] for key, value in template._same.items()]
+    same = None if template.same is None else [[key, value] for key, value in template.same.items()]
     return [_stored_part(template.root), template.count, same]
 
 

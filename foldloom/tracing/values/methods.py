@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foldloom.torch_private import methods_of_the_object
 from foldloom.tracing import fast_path
 
 _TAKEN = (torch.Tensor, numbers.Number, np.ndarray, np.generic)
@@ -58,8 +59,6 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "neg": operator.neg, "pos": operator.pos, "abs": operator.abs, "invert": operator.invert,
 }  # fmt: skip
 _PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
-_AS_IN_TORCH = frozenset(("_fix_weakref", "_make_subclass", "_make_wrapper_subclass", "_use_count"))
-"""What is about the Python object, not about the tensor."""
 
 
 def give_methods(kind: type) -> None:
@@ -75,7 +74,7 @@ def give_methods(kind: type) -> None:
         setattr(kind, f"__{name}__", _method(unary, f"__{name}__"))
     setattr(kind, "__getitem__", _method(torch.Tensor.__getitem__, "__getitem__"))  # noqa: B010
     for name in dir(torch.Tensor):
-        if name in kind.__dict__ or name.startswith("__") or name in _AS_IN_TORCH:
+        if name in kind.__dict__ or name.startswith("__") or name in methods_of_the_object:
             continue
         attribute = getattr(torch.Tensor, name)
         if name in _PROPERTIES:
