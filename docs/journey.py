@@ -122,6 +122,12 @@ totals = fb.compile(root)
 print(list(totals.cells), totals.record(trees[0]))
 print(totals(trees))
 
+title(
+    "blocks: what only passes values on becomes a line of generated Python; a sequence runs with its interpreter, as in a file"
+)
+forests = fb.compile(fb.Map(root) >> fb.Sum())
+print(forests([trees, trees[:1]]))
+
 title("4. Export. exporting: each block describes itself, each op is in the graph once")
 static = fl.static_model(totals)
 for described in static.description.program["blocks"]:

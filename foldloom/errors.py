@@ -128,7 +128,7 @@ class BlockInputError(BlockError, ValueError):
     """An example is not what a block takes.
 
     >>> from foldloom import blocks as fb
-    >>> fb.Scalar().eval('three')  # doctest: +ELLIPSIS
+    >>> fb.Scalar().eval("three")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     foldloom.errors.BlockInputError: Scalar() was given 'three' (str), of which it cannot make TensorType([], 'float32')...
@@ -139,7 +139,7 @@ class MissingKeyError(BlockInputError, KeyError):
     """An example lacks what a block looks for.
 
     >>> from foldloom import blocks as fb
-    >>> (fb.GetItem('age') >> fb.Scalar()).eval({})  # doctest: +ELLIPSIS
+    >>> (fb.GetItem("age") >> fb.Scalar()).eval({})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     foldloom.errors.MissingKeyError: a record of the example has no field 'age' (it has none), which GetItem('age') asks for...

@@ -324,7 +324,7 @@ def convert_to_block(value: Any) -> Block:
 
     >>> import torch
     >>> from foldloom import blocks as fb
-    >>> fb.convert_to_block({'x': fb.Scalar()})
+    >>> fb.convert_to_block({"x": fb.Scalar()})
     Record({'x': Scalar()})
     >>> fb.convert_to_block(torch.neg)
     Function(neg)
@@ -363,7 +363,7 @@ class Pipe(Generated, Block):
     input.
 
     >>> from foldloom import blocks as fb
-    >>> (fb.GetItem('numbers') >> fb.Map(fb.Scalar()) >> fb.Sum()).eval({'numbers': [1, 2, 3]})
+    >>> (fb.GetItem("numbers") >> fb.Map(fb.Scalar()) >> fb.Sum()).eval({"numbers": [1, 2, 3]})
     tensor(6.)
     """
 

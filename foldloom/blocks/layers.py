@@ -84,7 +84,7 @@ class Embedding(nn.Module):
     number of rows.
 
     >>> from foldloom import blocks as fb
-    >>> word = fb.Scalar('int64') >> fb.Function(fb.Embedding(100, 8))
+    >>> word = fb.Scalar("int64") >> fb.Function(fb.Embedding(100, 8))
     >>> word.output_type
     TensorType([8], 'float32')
     """

@@ -62,7 +62,7 @@ class TensorType(BlockType):
     """The type of a tensor of one example, without the batch dimension. The dtype defaults to torch's default. A
     dimension that differs between examples is None.
 
-    >>> TensorType([3], 'int64').size
+    >>> TensorType([3], "int64").size
     3
     """
 
@@ -100,7 +100,7 @@ class TupleType(BlockType):
     """``TupleType(first, second, ...)``, or one iterable of types.
 
     >>> from foldloom import blocks as fb
-    >>> fb.TupleType('int64', [3]).size
+    >>> fb.TupleType("int64", [3]).size
     4
     """
 
@@ -209,7 +209,7 @@ def convert_to_type(value: Any) -> BlockType:
     """A type from its short form: 42 is a vector of size 42, 'int64' a scalar, [3, 4, 'int32'] a matrix, a tuple a
     tuple type.
 
-    >>> convert_to_type((150, 'int64'))
+    >>> convert_to_type((150, "int64"))
     TupleType(TensorType([150], 'float32'), TensorType([], 'int64'))
     """
     if isinstance(value, BlockType):

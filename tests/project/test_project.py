@@ -7,7 +7,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -90,11 +89,6 @@ def test_code_blocks_run(path: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
     assert blocks, f"{path} has no code to run"
     exec(compile("\n".join(blocks), path, "exec", dont_inherit=True), {"__name__": "page"})
-
-
-def test_journey_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "journey.py"), run_name="__main__")
-    assert "batched and alone agree" in capsys.readouterr().out
 
 
 def test_graph_and_plan_need_no_torch() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -38,6 +40,52 @@ def test_every_public_name_has_a_docstring_with_an_example(name: str, script: di
     docstring = script["docstring"](getattr(importlib.import_module(module), last))
     assert docstring
     assert ">>> " in docstring, "an example, which the tests run"
+
+
+def test_the_journey_takes_the_walks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each function that the four walks of docs/design.md name is called by docs/journey.py; of a method, one that overrides it will do."""
+    called: set[tuple[str, str]] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            called.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        runpy.run_path(str(ROOT / "docs" / "journey.py"), run_name="__main__")
+    finally:
+        sys.setprofile(before)
+    assert "batched and alone agree" in capsys.readouterr().out
+
+    def overrides(file: str, qualified: str, base: Any, method: str) -> bool:
+        kind, _, last = qualified.rpartition(".")
+        if last != method or not kind.isidentifier():
+            return False
+        module = ".".join(Path(file).relative_to(ROOT).with_suffix("").parts)
+        found = getattr(importlib.import_module(module), kind, None)
+        return isinstance(found, type) and issubclass(found, base)
+
+    def is_called(path: Path, name: str) -> bool:
+        if any(
+            file == str(path) and (qualified == name or qualified.startswith(f"{name}.")) for file, qualified in called
+        ):
+            return True
+        owner, _, method = name.rpartition(".")
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        return bool(owner) and any(
+            overrides(file, qualified, getattr(module, owner), method)
+            for file, qualified in called
+            if file.startswith(f"{ROOT}/foldloom/")
+        )
+
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    walks = page[page.index("## Four walks") : page.index("## Where to look")].split("\n### ")[1:]
+    assert len(walks) == 4
+    for walk in walks:
+        for path, name in re.findall(r"`([\w/]+\.py): ([\w.]+)`", walk):
+            files = [file for file in (ROOT / "foldloom").rglob("*.py") if file.as_posix().endswith(f"/{path}")]
+            assert any(is_called(file, name) for file in files), f"the journey does not come by {path}: {name}"
 
 
 def test_walks_name_functions_that_are_there() -> None:

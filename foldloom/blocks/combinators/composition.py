@@ -28,7 +28,7 @@ class Record(Generated, Block):
     slices.
 
     >>> from foldloom import blocks as fb
-    >>> fb.Record({'x': fb.Scalar(), 'y': fb.Scalar('int64')}).eval({'y': 1, 'x': 2})
+    >>> fb.Record({"x": fb.Scalar(), "y": fb.Scalar("int64")}).eval({"y": 1, "x": 2})
     (tensor(2.), tensor(1))
     """
 

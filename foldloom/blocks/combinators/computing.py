@@ -222,7 +222,7 @@ class Zeros(Block):
     """Zeros of a type: a tensor of zeros, an empty sequence, or a tuple of such.
 
     >>> from foldloom import blocks as fb
-    >>> fb.Zeros((2, 'int64')).eval(None)
+    >>> fb.Zeros((2, "int64")).eval(None)
     (tensor([0., 0.]), tensor(0))
     """
 

@@ -190,10 +190,13 @@ class ForwardDeclaration(Copyable, Portable):
     >>> import torch
     >>> from foldloom import blocks as fb
     >>> tree = fb.ForwardDeclaration()
-    >>> total = fb.OneOf(lambda x: isinstance(x, int), {
-    ...     True: fb.Scalar(),
-    ...     False: fb.Record((tree(), tree())) >> fb.Function(torch.add),
-    ... })
+    >>> total = fb.OneOf(
+    ...     lambda x: isinstance(x, int),
+    ...     {
+    ...         True: fb.Scalar(),
+    ...         False: fb.Record((tree(), tree())) >> fb.Function(torch.add),
+    ...     },
+    ... )
     >>> tree.resolve_to(total)
     >>> total.eval(((1, 2), 3))
     tensor(6.)

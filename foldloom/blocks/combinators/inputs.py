@@ -97,7 +97,7 @@ class Scalar(Tensor):
     """Converts a number to a tensor without dimensions.
 
     >>> from foldloom import blocks as fb
-    >>> fb.Scalar('int64').eval(3)
+    >>> fb.Scalar("int64").eval(3)
     tensor(3)
     """
 
@@ -121,7 +121,7 @@ class InputTransform(Generated, Block):
     """Applies a Python function to a Python object.
 
     >>> from foldloom import blocks as fb
-    >>> (fb.InputTransform(len) >> fb.Scalar('int64')).eval('word')
+    >>> (fb.InputTransform(len) >> fb.Scalar("int64")).eval("word")
     tensor(4)
     """
 
@@ -143,9 +143,9 @@ class OneHotFromList(Block):
     give zeros.
 
     >>> from foldloom import blocks as fb
-    >>> fb.OneHotFromList(['noun', 'verb']).eval('verb')
+    >>> fb.OneHotFromList(["noun", "verb"]).eval("verb")
     tensor([0., 1.])
-    >>> fb.OneHotFromList(['noun', 'verb'], strict=False).eval('other')
+    >>> fb.OneHotFromList(["noun", "verb"], strict=False).eval("other")
     tensor([0., 0.])
     """
 

@@ -72,7 +72,7 @@ class GetItem(Generated, Block):
     """``value[key]`` of a Python object, a tuple or a sequence.
 
     >>> from foldloom import blocks as fb
-    >>> (fb.GetItem('age') >> fb.Scalar('int64')).eval({'age': 7})
+    >>> (fb.GetItem("age") >> fb.Scalar("int64")).eval({"age": 7})
     tensor(7)
     """
 
@@ -213,7 +213,7 @@ class Length(Block):
     """The length of a sequence, tuple or Python object, as a scalar tensor.
 
     >>> from foldloom import blocks as fb
-    >>> (fb.Map(fb.Scalar()) >> fb.Length('int64')).eval([5, 6, 7])
+    >>> (fb.Map(fb.Scalar()) >> fb.Length("int64")).eval([5, 6, 7])
     tensor(3)
     """
 

@@ -16,7 +16,7 @@ class SerializedMessageToTree(InputTransform):
     >>> from google.protobuf.wrappers_pb2 import Int64Value
     >>> from foldloom import blocks as fb
     >>> message = Int64Value(value=7).SerializeToString()
-    >>> (fb.SerializedMessageToTree(Int64Value) >> fb.GetItem('value') >> fb.Scalar('int64')).eval(message)
+    >>> (fb.SerializedMessageToTree(Int64Value) >> fb.GetItem("value") >> fb.Scalar("int64")).eval(message)
     tensor(7)
     """
 

@@ -19,7 +19,7 @@ class Metric(Block):
     pair of a tensor and a Python object as its label, such as the class of a node.
 
     >>> from foldloom import blocks as fb
-    >>> output, metrics = fb.Map(fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Metric('seen')) >> fb.GetItem(0)).eval([1, 2])
+    >>> output, metrics = fb.Map(fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Metric("seen")) >> fb.GetItem(0)).eval([1, 2])
     >>> metrics
     {'seen': [tensor(1.), tensor(2.)]}
     """

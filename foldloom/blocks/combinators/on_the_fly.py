@@ -30,7 +30,7 @@ class OnTheFly(Block):
     ...     for _ in range(3):
     ...         x = double(x)
     ...     return x
-    >>> (fb.Scalar() >> fb.OnTheFly(power, 'float32', 'float32')).eval(1)
+    >>> (fb.Scalar() >> fb.OnTheFly(power, "float32", "float32")).eval(1)
     tensor(8.)
     """
 

@@ -136,7 +136,7 @@ class RNN(Block):
     >>> from foldloom import blocks as fb
     >>> def cell(x, state):
     ...     return x + state, x + state
-    >>> totals = fb.Map(fb.Scalar()) >> fb.RNN(fb.Function(cell), initial_state=fb.Zeros('float32'))
+    >>> totals = fb.Map(fb.Scalar()) >> fb.RNN(fb.Function(cell), initial_state=fb.Zeros("float32"))
     >>> totals.eval([1, 2, 3])
     ([tensor(1.), tensor(3.), tensor(6.)], tensor(6.))
     """

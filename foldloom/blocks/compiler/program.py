@@ -28,9 +28,9 @@ class MetricRows:
     tensor if they are numbers, and otherwise a list.
 
     >>> from foldloom import blocks as fb
-    >>> model = fb.compile(fb.Map(fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Metric('seen'))) >> fb.Void())
+    >>> model = fb.compile(fb.Map(fb.Scalar() >> fb.AllOf(fb.Identity(), fb.Metric("seen"))) >> fb.Void())
     >>> _, metrics = model([[1, 2], [3]])
-    >>> metrics['seen'].values, metrics['seen'].example_of_row
+    >>> metrics["seen"].values, metrics["seen"].example_of_row
     (tensor([1., 2., 3.]), tensor([0, 0, 1]))
     """
 
