@@ -48,6 +48,17 @@ def tagged_by_switching(x: torch.Tensor) -> Any:
     return logits, tags
 
 
+def tagged_where_errors_are_caught(x: torch.Tensor) -> Any:
+    """Others begin with gradients while the sum waits without."""
+    mean = LAYER(x).mean(0)
+    try:
+        with torch.no_grad():
+            shifted = mean + mean
+    except RuntimeError:
+        shifted = mean
+    return mean + shifted
+
+
 def tagged_then_scored(x: torch.Tensor) -> Any:
     logits = LAYER(x)
     with torch.no_grad():
@@ -194,6 +205,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
         tagged_in_inference_mode,
         tagged_by_a_decorated_function,
         tagged_by_switching,
+        tagged_where_errors_are_caught,
         tagged_then_scored,
         tagged_last,
         returned_within,

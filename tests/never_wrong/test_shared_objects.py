@@ -304,6 +304,23 @@ def redirected() -> Program:
     return Program(function, [inputs])
 
 
+FACTOR = 2.0
+
+
+def globals_by_name() -> Program:
+    inputs = vectors()
+
+    def function(x: torch.Tensor, number: int) -> Any:
+        before = FACTOR
+        globals()["FACTOR"] = before + number
+        y = x * FACTOR if (x * 2).sum() > 0 else x * FACTOR * 2
+        z = y * FACTOR
+        globals()["FACTOR"] = before
+        return z
+
+    return Program(function, [inputs, [1, 2, 3]], inputs, left=lambda: FACTOR)
+
+
 def warnings_caught() -> Program:
     inputs = vectors()
 
@@ -330,7 +347,7 @@ def other_folder() -> Program:
     return Program(function, [inputs, folders], left=os.getcwd)
 
 
-HELD = {build.__name__: build for build in (redirected, warnings_caught, other_folder)}
+HELD = {build.__name__: build for build in (redirected, globals_by_name, warnings_caught, other_folder)}
 
 
 @pytest.mark.parametrize("name", list(HELD))

@@ -110,6 +110,8 @@ class Reachable:
         self._names |= facts.names
         self.facts = self.facts.union(facts)
         self.changed.update(dict.fromkeys([f"the global `{name}`" for name in facts.globals]))
+        if "globals" in facts.loaded and "globals" not in function.__globals__:
+            self.changed["globals, by `globals()`"] = None
         for name in facts.loaded:
             if name in function.__globals__:
                 self._visit_variable(function.__globals__[name], name, f"the global `{name}`", facts)

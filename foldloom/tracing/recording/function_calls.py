@@ -71,6 +71,7 @@ def call_unknown(
     is_ragged: bool,
 ) -> Any:
     """The first call under a key, which is known from then on if the call is recorded as one operation."""
+    calls = recorder.graph.calls  # of this mode: while the call waits, another example may set another
     handler = ROW_HANDLERS.get(function) if is_ragged else None
     if handler is not None:
         result = handler(recorder, args, kwargs)
@@ -79,19 +80,20 @@ def call_unknown(
     result, known = first_call(recorder, function, args, kwargs)
     if known is not None and known.is_derivable:
         if known.is_ragged is is_ragged:
-            recorder.graph.calls[key] = known
+            calls[key] = known
         elif known.shares_with is None:
-            recorder.graph.calls[key] = OF_DENSE
+            calls[key] = OF_DENSE
     return result
 
 
 def call_with_number(recorder: ComposedRecorder, kinds: Kinds, function: Any, args: Sequence[Any]) -> Any:
     """A call whose number is an operand. Such calls are known by the kind of the number, from then on and to C too."""
     operands = [arg if type(arg) is LazyTensor else recorder.number(arg) for arg in args]
+    calls = recorder.graph.calls
     result = recorder.call_function(function, operands, None)
-    if kinds not in recorder.graph.calls:
+    if kinds not in calls:
         found = key_of(recorder, function, operands, {})
-        known = None if found is None else recorder.graph.calls.get(found[0])
+        known = None if found is None else calls.get(found[0])
         if isinstance(known, KnownCall) and known.shares_with is None:
-            recorder.graph.calls[kinds] = known
+            calls[kinds] = known
     return result

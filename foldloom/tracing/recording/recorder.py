@@ -301,11 +301,12 @@ class Recorder:
         if known is _TAKEN_APART:
             return NotImplemented
         if known is None:
+            calls = graph.calls
             result = first_module_call(self, module, args, frozen)
             if result is NotImplemented:
-                graph.calls[frozen] = _TAKEN_APART
+                calls[frozen] = _TAKEN_APART
                 if any(type(arg) is torch.Tensor for arg in args):
-                    graph.calls[module, torch.Tensor] = _TAKEN_APART
+                    calls[module, torch.Tensor] = _TAKEN_APART
             return result
         return add_node_of(self, known, handles) if is_ragged else add_node(self, known, operands, depth + 1)
 
