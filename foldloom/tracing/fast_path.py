@@ -6,8 +6,8 @@ Where `_fast_path.c` was not compiled, or `FOLDLOOM_NO_C=1` is set, Python recor
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -113,19 +113,35 @@ def handles(
 ) -> Otherwise:
     """For the function that makes a handle, of this type, by filling in an empty one that another function makes. While torch frees a
     handle, it is of the second type."""
-    if not is_compiled:
-        return otherwise
-    _fast_path.bind_handles(kind, freed, type_of_value, make)
-    return _fast_path.handle  # type: ignore[return-value]
+    if is_compiled:
+        _fast_path.bind_handles(kind, freed, type_of_value, make)
+        return _fast_path.handle  # type: ignore[return-value]
+
+    def handle(*given: Any) -> Any:
+        made = otherwise(*given)
+        key = id(made)
+        _handles[key] = weakref.ref(made, lambda _: _handles.pop(key, None))
+        return made
+
+    return handle  # type: ignore[return-value]
 
 
-def handles_of(recorder: Any, kind: type) -> list[Any]:
+_handles: dict[int, weakref.ref[Any]] = {}
+"""Where C is off, all handles that there are, by identity. To ask the garbage collector for them takes longer the more objects there are,
+and while it looks, no other thread runs."""
+
+
+def handles_of(recorder: Any) -> list[Any]:
     """All handles of a recorder that somebody holds."""
     if is_compiled:
         return _fast_path.handles_of(recorder)
-    holders = gc.get_referrers(recorder)
-    standing = [holder for holder in holders if getattr(type(holder), "stands_for_recorder", False)]
-    return [holder for holder in (*holders, *gc.get_referrers(*standing)) if type(holder) is kind]
+    found = []
+    for reference in list(_handles.values()):
+        handle = reference()
+        owner: Any = None if handle is None else getattr(handle, "_recorder", None)
+        if owner is recorder or (getattr(type(owner), "stands_for_recorder", False) and owner.recorder is recorder):
+            found.append(handle)
+    return found
 
 
 def handles_since(recorder: Any, value: int) -> list[Any]:
@@ -138,6 +154,7 @@ def forget_handle(handle: Any) -> None:
     if is_compiled:
         _fast_path.forget_handle(handle)
         return
+    _handles.pop(id(handle), None)
     for name in type(handle).__slots__:
         if hasattr(handle, name):
             delattr(handle, name)

@@ -20,7 +20,7 @@ def renew(recorder: Recorder) -> bool:
     """Forget what cannot be reached. All that was recorded has been computed, and nobody records meanwhile. False if there are gradients, and
     nothing was forgotten."""
     flushes, graph = recorder.flushes, recorder.graph
-    handles = [handle for handle in fast_path.handles_of(recorder, LazyTensor) if handle._recorder is recorder]
+    handles = [handle for handle in fast_path.handles_of(recorder) if handle._recorder is recorder]
     held = sorted({value for handle in handles for value in _values_of(handle)}.union(*flushes.pinned))
     if recorder.has_spoiled or flushes.gradients or flushes.gradients.retained or any(graph.requires_grad(held)):
         return False

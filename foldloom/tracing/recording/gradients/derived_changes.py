@@ -49,7 +49,7 @@ def note_change_of_derived(recorder: RecorderOfDerived, tensor: torch.Tensor, ma
         return
     noted = DerivedChange(change, graph.value_count, graph.example, -1 if is_derived else made)
     graph.changes.of_derived.append(noted)
-    for handle in fast_path.handles_of(recorder, LazyTensor):
+    for handle in fast_path.handles_of(recorder):
         owner = handle._recorder
         is_ours = type(owner) is Derived and owner.example == graph.example
         if is_ours and recorder.derived.name_of(handle._value) in change.spoiled:

@@ -129,12 +129,12 @@ def _array_of_view(recorder: RecorderOfLeaves, handle: LazyTensor) -> Any:
 def let_go(recorder: RecorderOfLeaves) -> None:
     """Values that somebody still holds, on an object or in a closure, become the tensors that they stand for: the same objects, of torch's
     own type. Everything that was recorded has been computed, and nothing is recorded any more."""
-    if not fast_path.handles_of(recorder, LazyTensor):
+    if not fast_path.handles_of(recorder):
         return
     if gc.isenabled():
         # Which Python would do soon: what was made in the batch is young, and much of it may refer to itself.
         gc.collect(0)
-    held = [(handle, recorder.tensor_given_as(handle)) for handle in fast_path.handles_of(recorder, LazyTensor)]
+    held = [(handle, recorder.tensor_given_as(handle)) for handle in fast_path.handles_of(recorder)]
     own = [handle for handle, given in held if given is None and handle._recorder is recorder]
     computed = [handle for handle in own if not recorder.flushes.has_error(handle)]
     computed.sort(key=_first_value)  # they were found as they lie in memory
