@@ -3,6 +3,9 @@
 A ``.pt2`` is an archive of torch's. It can hold pickles, libraries and names of Python functions, and `torch.export.load` runs whatever
 they say. `fl.export` writes none of that: a graph of torch's own operators, weights as plain bytes, and one pickle of example inputs, which
 are zeros. An archive with anything else is refused, unless whoever loads it says that it is trusted.
+
+Torch reads archives with a program of its own, which may find other members in the same bytes. So it is never given the file, but an archive
+that is written anew from what was looked at.
 """
 
 from __future__ import annotations
@@ -10,18 +13,24 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import pickletools
 import re
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from foldloom.data.opening import open_regular
 from foldloom.errors import ExportedFileError
 from foldloom.pytrees.messages import shown
 
 _MEMBERS = re.compile(
     r"[^/]+/(data/weights/(weight_\d+|model_weights_config\.json)|data/constants/(tensor_\d+|model_constants_config\.json)|models/model\.json"
     r"|data/sample_inputs/model\.pt|extra/foldloom|archive_format|archive_version|version|byteorder|\.data/(version|serialization_id))"
+)
+_OF_INPUTS = re.compile(
+    r"[^/]+/(data\.pkl|data/\d+|byteorder|version|\.format_version|\.storage_alignment|\.data/serialization_id)"
 )
 _OPERATORS = re.compile(
     r"torch\.ops\.aten\.(?!from_file\b)[a-z_0-9]+\.[A-Za-z_0-9]+|torch\.ops\.higher_order\.(while_loop|cond)"
@@ -53,15 +62,19 @@ class _CodeError(ValueError):
     """What is in an archive that could run."""
 
 
-def description_in(path: str, key: str, *, trusted: bool) -> str:
-    """What stands under a key in an archive. One that is not trusted must hold nothing but what `fl.export` writes."""
+def looked_at(path: str, key: str, *, trusted: bool) -> tuple[str, str | io.BytesIO]:
+    """What stands under a key in an archive, and what torch is to load. One that is not trusted must hold nothing but what `fl.export`
+    writes."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(Path(path)) as file, zipfile.ZipFile(file) as archive:
+            loaded: str | io.BytesIO = path
             if not trusted:
-                _look_at(archive)
+                members = _members(archive, _MEMBERS, os.fstat(file.fileno()).st_size)
+                _look_at(members)
+                loaded = io.BytesIO(_written(members))
             found = [name for name in archive.namelist() if name.endswith(f"/extra/{key}")]
             if len(found) == 1 and archive.getinfo(found[0]).file_size <= MOST_TEXT:
-                return archive.read(found[0]).decode()
+                return archive.read(found[0]).decode(), loaded
     except _CodeError as error:
         raise ExportedFileError(
             f"{path} may run code when it is loaded, because {error}. If it comes from a place that you trust: "
@@ -75,27 +88,49 @@ def description_in(path: str, key: str, *, trusted: bool) -> str:
     )
 
 
-def _look_at(archive: zipfile.ZipFile) -> None:
+def _members(archive: zipfile.ZipFile, names: re.Pattern[str], size: int) -> dict[str, bytes]:
+    """All members of an archive of so many bytes, under their names without the folder that all are in."""
     members = archive.infolist()
     if len(members) > MOST_MEMBERS or len({member.filename for member in members}) != len(members):
         raise ValueError("it has too many parts, or two of one name")
+    if len({member.filename.partition("/")[0] for member in members}) > 1:
+        raise ValueError("its parts are not all in one folder")
     for member in members:
-        if not _MEMBERS.fullmatch(member.filename):
+        if not names.fullmatch(member.filename):
             raise _CodeError(f"it holds {shown(member.filename)}")
         if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
             raise ValueError(f"{shown(member.filename)} is compressed, which torch does not do")
-    root = members[0].filename.partition("/")[0] if members else ""
+    if sum(member.file_size for member in members) > size:
+        raise ValueError("its parts are larger than itself: the same bytes stand for several")
+    return {member.filename.partition("/")[2]: archive.read(member) for member in members}
+
+
+def _written(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(f"model/{name}"), data)
+    return stream.getvalue()
+
+
+def _look_at(members: dict[str, bytes]) -> None:
+    """The example inputs, which are an archive themselves, are written anew, too."""
     for name in ("weights", "constants"):
-        _look_at_payload(_json(archive, f"{root}/data/{name}/model_{name}_config.json"))
-    for key, value in _fields(_json(archive, f"{root}/models/model.json")):
+        _look_at_payload(_json(members, f"data/{name}/model_{name}_config.json"))
+    for key, value in _fields(_json(members, "models/model.json")):
         _look_at_field(key, value)
-    _look_at_pickle(archive.read(f"{root}/data/sample_inputs/model.pt"))
+    data = members["data/sample_inputs/model.pt"]
+    if data:
+        with zipfile.ZipFile(io.BytesIO(data)) as saved:
+            inputs = _members(saved, _OF_INPUTS, len(data))
+        _look_at_opcodes(inputs["data.pkl"])
+        members["data/sample_inputs/model.pt"] = _written(inputs)
 
 
-def _json(archive: zipfile.ZipFile, name: str) -> Any:
-    if archive.getinfo(name).file_size > MOST_TEXT:
+def _json(members: dict[str, bytes], name: str) -> Any:
+    if len(members[name]) > MOST_TEXT:
         raise ValueError(f"{name} is too long")
-    return json.loads(archive.read(name))
+    return json.loads(members[name])
 
 
 def _look_at_payload(config: Any) -> None:
@@ -181,21 +216,8 @@ def _is_of_symbols(text: Any) -> bool:
     return bool(nodes)
 
 
-def _look_at_pickle(data: bytes) -> None:
-    """The example inputs, saved by `torch.save`: tensors, and lists and dicts of them."""
-    if not data:
-        return
-    with zipfile.ZipFile(io.BytesIO(data)) as saved:
-        for member in saved.infolist():
-            if member.file_size != member.compress_size:
-                raise ValueError("example inputs that are compressed")
-            if member.filename.endswith(".pkl"):
-                _look_at_opcodes(saved.read(member))
-            elif re.search(r"/(code|constants)|\.py$|\.so$", member.filename):
-                raise _CodeError("it holds a program of TorchScript")
-
-
 def _look_at_opcodes(pickled: bytes) -> None:
+    """Of the example inputs, which `torch.save` wrote: tensors, and lists and dicts of them."""
     for opcode, argument, _ in pickletools.genops(pickled):
         if opcode.name not in _UNPICKLED:
             raise _CodeError(f"it holds a pickle with {opcode.name}")

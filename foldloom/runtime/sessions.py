@@ -15,7 +15,7 @@ import numpy as np
 
 from foldloom.data.opening import read_regular
 from foldloom.errors import ExportedFileError
-from foldloom.runtime.archives import description_in
+from foldloom.runtime.archives import looked_at
 from foldloom.runtime.description import KEY, TASK, Array, Description
 from foldloom.runtime.limits import Limits, too_much
 
@@ -163,14 +163,15 @@ def _limited_session(runtime: Any, content: bytes, options: Any, most: int) -> A
 
 class TorchSession(Session):
     def __init__(self, path: str, threads: int | None, limits: Limits, *, trusted: bool) -> None:
-        self.description = Description.from_json(description_in(path, KEY, trusted=trusted), path)
+        description, loaded = looked_at(path, KEY, trusted=trusted)
+        self.description = Description.from_json(description, path)
         _check_values(self.description, limits, path)
         self._torch = _imported("torch", "pip install 'foldloom[torch]'")
         if threads is not None:
             self._torch.set_num_threads(threads)
         self._path = path
         try:
-            program = self._torch.export.load(path)
+            program = self._torch.export.load(loaded)
         except Exception as error:  # whatever torch makes of a damaged file
             raise ExportedFileError(f"{path} is no file that torch.export can load: {_line(error)}") from error
         self._module = program.module()

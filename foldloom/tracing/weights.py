@@ -256,8 +256,14 @@ class Weights:
         known = self._derived.get(name)
         if known is None:
             call = self.call_of(name)
-            with in_mode(name.mode):
-                known = self._derived[name] = call.apply()
+            try:
+                with in_mode(name.mode):
+                    known = self._derived[name] = call.apply()
+            except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+                raise CellMismatchError(
+                    f"the plan uses a weight that {name.function} makes of others, which fails with these ones: "
+                    f"{' '.join(str(error).split())[:300]}. Run a plan with the model it was recorded with"
+                ) from error
         return known
 
     def call_of(self, name: DerivedName) -> Call:

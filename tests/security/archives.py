@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -153,14 +154,33 @@ def _zip(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> by
     return stream.getvalue()
 
 
+def _two_in_one(seen: bytes, hidden: bytes) -> bytes:
+    """Two archives whose directories are of one size. Python looks for a directory just before the end, where the first one has its own; torch
+    where the end says that it is, where the second one has its own."""
+    ends = {data: data.rindex(b"PK\5\6") for data in (seen, hidden)}
+    (count, size, start), (_, other_size, other_start) = (
+        struct.unpack("<HII", data[end + 10 : end + 20]) for data, end in ends.items()
+    )
+    assert size == other_size
+    before = hidden[: ends[hidden]]
+    moved_by = size + other_start - ends[seen]  # what Python adds to all places, and should not
+    directory, place = bytearray(seen[start : ends[seen]]), 0
+    while place < size:
+        lengths = struct.unpack("<HHH", directory[place + 28 : place + 34])
+        (at,) = struct.unpack("<I", directory[place + 42 : place + 46])
+        directory[place + 42 : place + 46] = struct.pack("<I", at + moved_by)
+        place += 46 + sum(lengths)
+    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, size, other_start, 0)
+    return before + seen[:start] + bytes(directory) + end
+
+
 def archive_attack(
     name: str, change: Callable[[dict[str, bytes]], object], compression: int = zipfile.ZIP_STORED
 ) -> Attack:
     """An archive of torch's with other members."""
 
     def craft(path: Path, target: Path) -> None:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+        members = _members_of(path.read_bytes())
         change(members)
         target.write_bytes(_zip({f"model/{name}": data for name, data in members.items()}, compression))
 
@@ -183,6 +203,33 @@ def _pickled_weight(members: dict[str, bytes]) -> None:
         payload["use_pickle"] = True
         members[f"data/weights/{payload['path_name']}"] = _saved(Runs())
     members[name] = json.dumps(config).encode()
+
+
+def _hidden_archive(path: Path, target: Path) -> None:
+    members = _members_of(path.read_bytes())
+    harmful = dict(members)
+    _pickled_weight(harmful)
+    archives = [_zip({f"model/{name}": data for name, data in parts.items()}) for parts in (members, harmful)]
+    target.write_bytes(_two_in_one(*archives))
+
+
+def _hidden_inputs(members: dict[str, bytes]) -> None:
+    harmless = _members_of(members[INPUTS])
+    harmful = {**harmless, "data.pkl": _members_of(_saved(Runs()))["data.pkl"] + bytes(1000)}
+    both = [_zip({f"archive/{name}": data for name, data in parts.items()}) for parts in (harmless, harmful)]
+    members[INPUTS] = _two_in_one(*both)
+
+
+def _members_of(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+
+
+def _inputs_with_capitals(members: dict[str, bytes]) -> None:
+    """Torch takes one letter for the other."""
+    members[INPUTS] = _zip(
+        {f"archive/{name}".replace("data.pkl", "DATA.PKL"): data for name, data in _members_of(_saved(Runs())).items()}
+    )
 
 
 def _saved(value: Any) -> bytes:
@@ -213,12 +260,20 @@ def _with_import(model: Any) -> None:
 
 
 MODEL = "models/model.json"
+INPUTS = "data/sample_inputs/model.pt"
+
+HIDDEN = (
+    Attack("an archive within an archive", _hidden_archive, ".pt2"),
+    archive_attack("inputs within inputs", _hidden_inputs),
+)
+"""What Python reads is harmless, what torch would read is not. They are answered: torch is given what was looked at."""
 
 ARCHIVES = (
     archive_attack("a weight that is a pickle", _pickled_weight),
     archive_attack("inputs that run code", lambda members: members.update({"data/sample_inputs/model.pt": _saved(Runs())})),
     archive_attack("inputs that are a bare pickle", lambda members: members.update({"data/sample_inputs/model.pt": pickle.dumps(Runs())})),
     archive_attack("weights as they were saved once", lambda members: members.update({"data/weights/model.pt": _saved(Runs())})),
+    archive_attack("inputs in capitals", _inputs_with_capitals),
     archive_attack("a library", lambda members: members.update({"data/aotinductor/model/model.so": b"\x7fELF"})),
     archive_attack("a path that leaves", lambda members: members.update({"../../written": b"x"})),
     archive_attack("a compressed bomb", lambda members: members.update({"data/weights/weight_0": bytes(300_000_000)}), zipfile.ZIP_DEFLATED),

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,71 @@ def weight_made_by(function: str, sources: list[int]) -> Callable[[Arrays, Any],
     return change
 
 
+def weight_changed_by(
+    function: str, *settings: Any, weights: int = 1, named: tuple[str, ...] = ()
+) -> Callable[[Arrays, Any], None]:
+    """A weight of the model, and values after it, are what a function is called with that makes another weight."""
+
+    def change(_: Arrays, content: Any) -> None:
+        count = weights + len(settings) - len(named)
+        arguments = [[{"class": "tuple"}, count, [None] * count], [{"class": "dict"}, list(named), [None] * len(named)]]
+        nesting = [{"class": "tuple"}, 2, arguments]
+        made = [
+            function,
+            [nesting, [{"mark": "SHARED"}] * weights + [_setting(value) for value in settings]],
+            [0] * weights,
+        ]
+        operation = next(op for op in content["recordings"][0]["ops"] if op["shared"]["entries"])
+        operation["shared"] = {"entries": ["score.bias", made], "given": [1]}
+
+    return change
+
+
+def _setting(value: Any) -> Any:
+    return value if isinstance(value, dict) else [{"class": type(value).__name__}, value]
+
+
+def call_with(nesting: Any, settings: Any) -> Callable[[Arrays, Any], None]:
+    """A product is called in another form."""
+
+    def change(_: Arrays, content: Any) -> None:
+        next(op for op in content["recordings"][0]["ops"] if op["key"] == "_operator:mul")["settings"] = [
+            nesting,
+            settings,
+        ]
+
+    return change
+
+
+def _overlapping(_: bytes) -> bytes:
+    """Many arrays that are the same bytes: each header stands in what the one before says is to be skipped."""
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(20_000_000, np.uint8))
+    data, headers, directory = stream.getvalue(), b"", b""
+    names = [b"input.%05d.npy" % number for number in range(100)]
+    sizes = struct.pack("<III", zlib.crc32(data), len(data), len(data))
+    place = len(names) * (30 + len(names[0]) + 4) - 4
+    end = place
+    for name in reversed(names):
+        skipped = struct.pack("<HH", 0x9999, len(headers)) + headers if headers else b""
+        headers = (
+            struct.pack("<IHHHHH", 0x04034B50, 20, 0, 0, 0, 0)
+            + sizes
+            + struct.pack("<HH", len(name), len(skipped))
+            + name
+            + skipped
+        )
+        start = end - len(headers)
+        directory += (
+            struct.pack("<IHHHHHH", 0x02014B50, 20, 20, 0, 0, 0, 0)
+            + sizes
+            + struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, start)
+            + name
+        )
+    last = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, len(names), len(names), len(directory), end + len(data), 0)
+    return headers + data + directory + last
+
+
 def step(content: Any) -> Any:
     return content["plan"]["steps"][0]
 
@@ -119,6 +186,7 @@ ATTACKS = (
     raw("a text for a recording", lambda _: b"hello"),
     raw("compressed arrays", _compressed),
     raw("an array that is not there", lambda _: _zip_of("json.npy", HUGE_HEADER)),
+    raw("arrays that are the same bytes", _overlapping),
     raw("an archive of something else", lambda _: _zip_of("model/data.pkl", b"x")),
     Attack("a folder for a recording", lambda _, target: target.mkdir(), ".recording"),
     recording("no JSON in a recording", lambda arrays, content: "{"),
@@ -132,6 +200,21 @@ ATTACKS = (
     recording("an operator that maps files, by its name", lambda arrays, content: op(content).update(key="torch:from_file")),
     recording("a function of os that makes a weight", weight_made_by("posix:system", [])),
     recording("a function that loads, and makes a weight", weight_made_by("torch:load", [])),
+    recording("a weight that is written over", weight_changed_by("torch.Tensor:TensorBase.mul_", weights=2)),
+    recording("a weight that is written over by an operator", weight_changed_by("torch.Tensor:TensorBase.__imul__", weights=2)),
+    recording("a weight whose items are set", weight_changed_by("torch.Tensor:TensorBase.__setitem__", 0, 1.5)),
+    recording("a weight that is written over as the output", weight_changed_by("torch:_VariableFunctionsClass.add", {"mark": "SHARED"}, weights=2, named=("out",))),
+    recording("a weight that is cut off in place", weight_changed_by("torch.nn.functional:relu", True)),
+    recording("weights that are statistics", weight_changed_by("torch.nn.functional:batch_norm", None, None, True, weights=3)),
+    recording("a weight that learns no more", weight_changed_by("torch.Tensor:TensorBase.requires_grad_", False)),
+    recording("a weight with a hook", weight_changed_by("torch._tensor:Tensor.register_hook", 1)),
+    recording("a weight in memory that others see", weight_changed_by("torch._tensor:Tensor.share_memory_")),
+    recording("a weight that is differentiated", weight_changed_by("torch._tensor:Tensor.backward")),
+    recording("a weight of another size", weight_changed_by("torch.Tensor:TensorBase.resize_", 10**9)),
+    recording("weights that are packed for other kernels", weight_changed_by("torch:_VariableFunctionsClass.fbgemm_linear_fp16_weight", weights=3)),
+    recording("arguments by names that are none", call_with([{"class": "tuple"}, 2, [[{"class": "tuple"}, 2, [None, None]], [{"class": "tuple"}, 0, []]]], [{"mark": "OPERAND"}, {"mark": "SHARED"}])),
+    recording("arguments by names that are numbers", call_with([{"class": "tuple"}, 2, [[{"class": "tuple"}, 1, [None]], [{"class": "dict"}, [1], [None]]]], [{"mark": "OPERAND"}, {"mark": "SHARED"}])),
+    recording("an operand that is not used", call_with([{"class": "tuple"}, 2, [[{"class": "tuple"}, 1, [None]], [{"class": "dict"}, [], []]]], [{"mark": "SHARED"}])),
     recording("a weight that is made of itself", weight_made_by("torch.Tensor:TensorBase.t", [0])),
     recording("a weight that is not there", lambda arrays, content: op(content).update(shared={"entries": [], "given": [7]})),
     recording("settings of a strange class", lambda arrays, content: op(content).update(settings={"class": "os.system"})),

@@ -100,9 +100,12 @@ def checksum_of(arrays: dict[str, np.ndarray[Any, Any]]) -> bytes:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     with open_regular(path) as file:
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
+            members = archive.infolist()
+            for member in members:
                 if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
                     raise RecordingError("it is compressed, which fl.save never does")
+            if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+                raise RecordingError("its arrays are larger than itself: the same bytes stand for several")
         file.seek(0)
         with np.load(file, allow_pickle=False) as loaded:
             arrays = {name: loaded[name] for name in loaded.files}

@@ -1,8 +1,10 @@
 """Ops in a file: types, names of weights, settings. What is read is looked through as if a stranger had written it: functions are those of
-torch that take tensors, classes are Python's own containers."""
+torch that take tensors and change none of them, classes are Python's own containers."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -15,7 +17,8 @@ from foldloom.errors import FoldloomError, RecordingError
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Constant, unflatten
 from foldloom.pytrees.messages import shown
-from foldloom.tracing.functions.calls import OPERAND, SHARED, Mark, call_of_template, function_named
+from foldloom.tracing.functions.calls import OPERAND, SHARED, Call, Mark, call_of_template, function_named
+from foldloom.tracing.mutation.functional import changed_beside_the_first, changes_in_place
 from foldloom.tracing.weight_names import DerivedName, derived_name
 
 MOST_LEVELS = 100
@@ -31,6 +34,16 @@ _OPERATORS = frozenset(
         "pos", "pow", "rshift", "sub", "truediv", "xor",
     )
 )  # fmt: skip
+_EFFECTS = frozenset(
+    (
+        "__array__", "__deepcopy__", "__dlpack__", "__setstate__", "_clear_non_serializable_cached_data", "backward", "const_data_ptr",
+        "data_ptr", "dequantize", "module_load", "numpy", "pin_memory", "record_stream", "register_hook", "register_post_accumulate_grad_hook", "resize",
+        "resize_as", "retain_grad", "storage", "tolist", "untyped_storage",
+    )
+)  # fmt: skip
+"""What does something to tensors, or shows their memory, though its name does not end in an underscore."""
+_OF_BACKENDS = re.compile("(batch_norm_|cudnn_|fbgemm_|fused_moving_|miopen_|mkldnn_|native_batch_norm|quantized_)")
+"""How functions begin that torch calls itself: some change running statistics, others take what is packed as it is."""
 _MARKS = {"OPERAND": OPERAND, "SHARED": SHARED}
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -102,10 +115,12 @@ def _names(stored: Any) -> tuple[str | DerivedName, ...]:
             continue
         function, template, numbers = entry
         if not isinstance(function, str) or not _is_of_torch(function):
-            raise RecordingError(f"it makes a weight by {shown(function)}, which is no function of torch's")
+            raise RecordingError(
+                f"it makes a weight by {shown(function)}, which is no function of torch's that only computes"
+            )
         sources = tuple([_name(names, number) for number in numbers])
         name = derived_name(function, _decoded(template), sources, None)
-        call_of_template(function_named(function), name.template, (), [torch.empty(0)] * len(sources), ())
+        _check_function(function, name.template, (), len(sources), ())
         names.append(name)
     return tuple([_name(names, number) for number in stored["given"]])
 
@@ -122,7 +137,7 @@ def op_of(stored: Any) -> Op:
     if set(stored) != {field.name for field in fields(Op)} or not isinstance(key, str) or not isinstance(label, str):
         raise RecordingError(f"{shown(stored)} is no operation")
     if ":" in key and not _is_of_torch(key):
-        raise RecordingError(f"it calls {shown(key)}, which is no function of torch's")
+        raise RecordingError(f"it calls {shown(key)}, which is no function of torch's that only computes")
     found = Op(
         key,
         tuple([type_of(type) for type in stored["inputs"]]),
@@ -152,19 +167,45 @@ def _check_call(op: Op) -> None:
         raise RecordingError(f"{shown(op.key)} is called with {shown(op.settings)}")
     nesting, given = op.settings
     if ":" in op.key:
-        weights = [torch.empty(0)] * len(op.shared)
-        call_of_template(function_named(op.key), op.settings, op.inputs, weights, op.outputs)
+        _check_function(op.key, op.settings, op.inputs, len(op.shared), op.outputs)
         return
     unflatten(nesting, iter([None] * len(op.inputs)))
     if not all(isinstance(setting, tuple) and len(setting) == 3 and isinstance(setting[0], str) for setting in given):
         raise RecordingError(f"{shown(op.key)} is called with {shown(op.settings)}")
 
 
+def _check_function(
+    key: str, template: Any, operands: tuple[Type, ...], weights: int, outputs: tuple[Type, ...]
+) -> None:
+    """That a call has the form of one, and changes nothing that it is given: weights are those of whoever loads the file."""
+    call = call_of_template(function_named(key), template, operands, [torch.empty(0)] * weights, outputs)
+    marks = [code for code in template[1] if isinstance(code, Mark)]
+    is_call = type(call.args) is tuple and type(call.kwargs) is dict and all(type(name) is str for name in call.kwargs)
+    if not is_call or marks.count(OPERAND) != len(operands) or marks.count(SHARED) != weights:
+        raise RecordingError(f"{shown(key)} is called with {shown(template)}")
+    if _changes_arguments(call):
+        raise RecordingError(f"it calls {shown(key)} so that it changes what it is given")
+
+
+def _changes_arguments(call: Call) -> bool:
+    given = call.kwargs
+    if inspect.isfunction(call.function):  # torch's builtins take these two by their names alone
+        given = inspect.signature(call.function).bind(*call.args, **call.kwargs).arguments
+    is_told_to = given.get("out") is not None or given.get("inplace", False) is not False
+    return is_told_to or bool(changed_beside_the_first(call.function, call.args, call.kwargs))
+
+
 @cache
 def _functions_of_torch() -> frozenset[Any]:
-    """Those that take tensors, and that torch lets others override: none of them reads or writes a file."""
+    """Those that take tensors, and that torch lets others override: none of them reads or writes a file. Those that change tensors are left
+    out, as a recording has none: a change in place is recorded as a new value."""
     overridable: dict[Any, list[Callable[..., Any]]] = torch.overrides.get_overridable_functions()
-    return frozenset([function for functions in overridable.values() for function in functions])
+    return frozenset([function for functions in overridable.values() for function in functions if _is_pure(function)])
+
+
+def _is_pure(function: Callable[..., Any]) -> bool:
+    name = getattr(function, "__name__", "")
+    return not (changes_in_place(function) or name in _EFFECTS or _OF_BACKENDS.match(name))
 
 
 def _is_of_torch(key: str) -> bool:
