@@ -5,6 +5,8 @@ aromaticity, for each pair its bond, how many bonds apart it is, and whether a r
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 from foldloom.data.opening import DEFAULT, Limits, Source, check_text
 from foldloom.data.reading import Piece, Reader, installed
 from foldloom.data.structures import Molecule
-from foldloom.data.tables import Header, number_in, written
+from foldloom.data.tables import Header, number_in, rows, written
 from foldloom.errors import DataError
 
 MOST_ATOMS = 400
@@ -64,36 +66,40 @@ class MoleculeReader(Reader[Molecule]):
         self._header = Header("")
 
     def pieces(self, lines: Iterable[str]) -> Iterator[Piece]:
-        pieces = super().pieces(lines)
-        if self.targets:
-            line, text = next(pieces, (1, ""))
-            try:
-                check_text(text)
-                self._header = Header(text)
-                self._check_columns(next(pieces, (2, "")) if self._missing() else (2, ""))
-            except DataError as error:
-                raise DataError(error.problem, line=line) from error
+        if not self.targets:
+            return super().pieces(lines)
+        pieces = rows(lines, self.limits)
+        line, text = next(pieces, (1, ""))
+        try:
+            check_text(text)
+            self._header = Header(text)
+        except DataError as error:
+            raise DataError(error.problem, line=line + (error.line or 1) - 1) from error
+        problem = self._problem(pieces)
+        if problem is not None:
+            raise DataError(problem, line=line)
         return pieces
 
-    def _missing(self) -> list[str]:
-        return [name for name in (self.column, *self.targets) if name not in self._header.columns]
-
-    def _check_columns(self, first: Piece) -> None:
-        """By what stands in the first row, it says which ones could be meant."""
-        missing, known = self._missing(), ", ".join(self._header.columns)
+    def _problem(self, rows: Iterator[Piece]) -> str | None:
+        """With the columns; by what stands in the first row, it says which ones could be meant."""
+        columns = self._header.columns
+        wanted = (self.column, *self.targets)
+        for name in wanted:
+            if columns.count(name) > 1:
+                return f"expected one column {name!r}, not {columns.count(name)}: give each a name of its own"
+        missing, known = [name for name in wanted if name not in columns], ", ".join(columns)
         if not missing:
-            return
+            return None
         if self.column in missing:
-            alike = [name for name in self._header.columns if "smiles" in name.lower()]
-            raise DataError(
-                f"expected a column {self.column!r} of molecules, but there are {known}: write --set smiles={written(alike[:1] or ['NAME'])}"
-            )
-        numeric = [name for name in self._header.numeric(first[1]) if name != self.column]
-        example = f"targets={written(numeric[:1] or ['NAME'])}"
-        told = f"'{example}'" if " " in example or '"' in example else example
-        columns = ", ".join(map(repr, missing))
+            alike = [name for name in columns if "smi" in name.lower()]
+            example = _for_a_shell(f"smiles={(alike or ['NAME'])[0]}")
+            return f"expected a column {self.column!r} of molecules, but there are {known}: write --set {example}"
+        numeric = [name for name in self._header.numeric(next(rows, (2, ""))[1]) if name != self.column]
+        example = _for_a_shell(f"targets={written(numeric[:1] or ['NAME'])}")
         numbers = f"; those of numbers are {written(numeric)}" if len(numeric) > 1 else ""
-        raise DataError(f"expected columns {columns}, but there are {known}: write --set {told}{numbers}")
+        return (
+            f"expected columns {', '.join(map(repr, missing))}, but there are {known}: write --set {example}{numbers}"
+        )
 
     def parse(self, text: str) -> Molecule:
         if not self.targets:
@@ -121,6 +127,10 @@ def molecule(smiles: str, targets: dict[str, float] | None = None, most_atoms: i
     except (RuntimeError, UnicodeEncodeError) as error:  # where RDKit gives up
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"expected a molecule that RDKit can compute: {reason}, of {_cut(smiles)!r}") from error
+
+
+def _for_a_shell(setting: str) -> str:
+    return setting if re.fullmatch(r"[\w=.,-]+", setting) else shlex.quote(setting)
 
 
 def _too_large(found: str, most_atoms: int) -> str:

@@ -152,9 +152,10 @@ def _given(source: Iterable[Any], name: str, limits: Limits) -> Iterator[str]:
         if line is None:
             return
         if isinstance(line, bytes):
-            line = line.decode("utf-8", "surrogateescape")
+            line = (_without_signature(line, name) if number == 1 else line).decode("utf-8", "surrogateescape")
         if not isinstance(line, str):
             raise DataError(f"expected lines of text, not {type(line).__name__}", name, number)
+        line = line.removeprefix("\ufeff") if number == 1 else line
         size += len(line)
         problem = _too_large(len(line), size, None, limits)
         if problem is not None:

@@ -19,6 +19,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from foldloom.data import opening
+from foldloom.data.opening import check_text, opened
 from foldloom.errors import ArgumentError, DataError, FoldloomError
 from foldloom.runtime.limits import Limits
 from foldloom.runtime.model import Model
@@ -26,6 +28,9 @@ from foldloom.runtime.portable import imported
 
 MISTAKEN = 2
 """What a shell says of a command that was given what it cannot take."""
+
+_ENDLESS = opening.Limits(line=256 * opening.MIB, file=sys.maxsize)
+"""Lines are forgotten when they are answered, so there may be any number of them."""
 
 Commands = Any
 """What argparse returns from ``add_subparsers``; it has no public name."""
@@ -124,10 +129,8 @@ def _from_one(text: str) -> int:
 def _predict(open_run: OpenRun, open_task: OpenTask, options: argparse.Namespace) -> None:
     try:
         predictor = _exported(open_task, options) if options.run is None else _of_run(open_run, options)
-        if options.examples is None:
-            _answer_all(predictor, sys.stdin, options.batch)
-            return
-        with options.examples.open(encoding="utf-8", errors="surrogateescape") as lines:
+        given = getattr(sys.stdin, "buffer", sys.stdin) if options.examples is None else options.examples
+        with opened(given, _ENDLESS) as (_, lines):
             _answer_all(predictor, lines, options.batch)
     except (FoldloomError, ImportError) as error:
         _refuse(str(error))
@@ -180,6 +183,7 @@ def answers(predictor: Predictor, lines: Sequence[tuple[int, str]]) -> Iterator[
     errors: dict[int, str] = {}
     for place, (_, line) in enumerate(lines):
         try:
+            check_text(line)
             examples.append(predictor.parse(line))
         except DataError as error:
             errors[place] = error.problem

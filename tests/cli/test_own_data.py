@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import random
 from collections.abc import Sequence
@@ -210,6 +211,42 @@ def test_a_column_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "lipo.csv").write_text("id,exp,smiles\nx,3.54,CCO\n")
     said = refused(["train", "molecules", "--data", str(tmp_path / "lipo.csv")], capsys)
     assert said.endswith("but there are id, exp, smiles: write --set targets=exp")
+
+
+def test_lines_to_predict_are_read_as_data_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a byte order mark, lines that end as on Windows, one that is no UTF-8, and gzipped."""
+    arguments = ["--set", "hidden=8", "--set", "embedding=8", "--set", "spelling=4", "--set", "epochs=1"]
+    (tmp_path / "data").mkdir()
+    main(["train", "tagging", *tagged(tmp_path / "data"), *arguments, "--folder", str(tmp_path / "run")])
+    capsys.readouterr()
+    text = b"\xef\xbb\xbfthe dog\r\ncaf\xe9\r\n\r\n"
+    (tmp_path / "lines").write_bytes(text)
+    (tmp_path / "lines.gz").write_bytes(gzip.compress(text))
+    for name in ("lines", "lines.gz"):
+        entry.main(["predict", "--run", str(tmp_path / "run"), str(tmp_path / name)])
+        first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+        assert first["result"]["words"] == ["the", "dog"]
+        assert second == {"error": "expected text in UTF-8, but character 4 of the line is the byte 0xe9", "line": 2}
+        assert third["error"].startswith("expected the words of a sentence")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(text)[:-12])
+    for name, problem in (
+        ("cut.gz", "expected a gzipped file that is complete"),
+        ("", "expected a file, not a folder"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            entry.main(["predict", "--run", str(tmp_path / "run"), str(tmp_path / name)])
+        assert ended.value.code == 2
+        assert problem in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_names_of_files_in_capitals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tagged(tmp_path)
+    (tmp_path / "train.txt").rename(tmp_path / "My TRAIN.TXT")
+    main(["explain", "tagging", "--data", str(tmp_path), "--set", "hidden=8", "--examples", "3"])
+    capsys.readouterr()
+    (tmp_path / "dev.txt").rename(tmp_path / "valid.txt")
+    said = refused(["train", "tagging", "--data", str(tmp_path), "--folder", str(tmp_path / "run")], capsys)
+    assert said.endswith("but there is none for dev: there is My TRAIN.TXT, test.txt, valid.txt")
 
 
 def test_examples_that_are_made_up_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,33 @@ def test_malformed_tables(line: str, message: str) -> None:
     reader = data.MoleculeReader(lines, targets=["y"], strict=False)
     assert [molecule.smiles for molecule in reader] == ["C", "CC"]
     assert reader.skipped == 1
+
+
+def test_fields_over_several_lines(tmp_path: Path) -> None:
+    """As spreadsheets write them, in names of columns too: with a byte order mark, and lines that end as on Windows."""
+    text = 'note;"log P,\r\nmeasured";smiles\r\n"one\r\n\r\ntwo; ""x""";1;CCO\r\nan "x;2;C\r\n"\r\n";oops;CC\r\n"""";3;N\r\n'
+    (tmp_path / "own.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    reader = data.MoleculeReader(tmp_path / "own.csv", targets=["log P, measured"], strict=False)
+    found = [(molecule.smiles, *molecule.targets.values()) for molecule in reader]
+    assert found == [("CCO", 1.0), ("C", 2.0), ("N", 3.0)]
+    assert reader.skipped == 1
+    with pytest.raises(data.DataError, match=r"own\.csv, line 7: expected a number or nothing .* not 'oops'"):
+        list(data.MoleculeReader(tmp_path / "own.csv", targets=["log P, measured"]))
+
+
+def test_a_quote_that_is_not_closed() -> None:
+    lines = ["name,smiles,y", "a,CCO,1", '"b,CC,2', "c,C,3"]
+    for strict in (True, False):
+        reader = iter(data.MoleculeReader(lines, targets=["y"], strict=strict))
+        assert next(reader).smiles == "CCO"
+        with pytest.raises(data.DataError, match=r"line 3: expected the double quote before a field .* to be closed"):
+            next(reader)
+
+
+def test_columns_of_one_name() -> None:
+    for header in ("smiles,y,y", "smiles,y,smiles", 'smiles,y,"y\n"'):
+        with pytest.raises(data.DataError, match=r"line 1: expected one column '(y|smiles)', not 2: give each a name"):
+            list(data.MoleculeReader([header, "C,1,2"], targets=["y"]))
 
 
 def test_columns_that_are_not_there() -> None:
