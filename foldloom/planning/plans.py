@@ -203,12 +203,15 @@ class Plan:
             raise PlanError("indices are not read one after the other, each once")
 
     def _check_steps(self) -> None:
-        written = [np.arange(arena.rows) < arena.kept for arena in self.arenas]
+        # How many rows of each arena, from the first: nothing as large as what a plan of others claims.
+        written = [arena.kept for arena in self.arenas]
         input_ops = [op for op in self.ops if op.is_input and op.key != EARLIER]
         if len(input_ops) != len(self.inputs):
             raise PlanError(f"the plan places {len(self.inputs)} inputs for {len(input_ops)} input ops")
         for op, write in zip(input_ops, self.inputs, strict=True):
             self._check_write(f"input {op}", op.outputs[0], write, written)
+            if self.arenas[write.arena].constant and write.size != self.arenas[write.arena].rows:
+                raise PlanError(f"input {op} is a part of arena {write.arena}, which holds constants as they are given")
         for number, step in enumerate(self.steps):
             op = self.ops[step.op]
             where = f"step {number} ({op.label or op.key})"
@@ -219,48 +222,65 @@ class Plan:
                 if not type.ragged and write.size != step.size:
                     raise PlanError(f"{where} has {step.size} members and writes {write.size} rows")
                 self._check_write(where, type, write, written)
+                if self.arenas[write.arena].constant:
+                    raise PlanError(f"{where} writes arena {write.arena}, which holds constants")
         for read in self.outputs:
             self._check_reads("the outputs", (self.arenas[read.arena].type,), read.size, (read,), written)
-        for number, rows in enumerate(written):
-            if not rows.all():
-                raise PlanError(f"row {int(np.argmin(rows))} of arena {number} is never written")
+        for number, (arena, rows) in enumerate(zip(self.arenas, written, strict=True)):
+            if rows != arena.rows:
+                raise PlanError(f"row {rows} of arena {number} is never written")
         is_whole = not any(op.key == EARLIER for op in self.ops)
         computing = int(self.nodes_of_example.sum()) - len(self.input_order) if is_whole else len(self.nodes)
         if not len(np.unique(self.nodes)) == len(self.nodes) == computing == sum(step.size for step in self.steps):
             raise PlanError("a node runs twice or not at all")
 
-    def _check_write(self, where: str, type: Type, write: Write, written: Sequence[np.ndarray]) -> None:
+    def _check_write(self, where: str, type: Type, write: Write, written: list[int]) -> None:
         if self.arenas[write.arena].type is not type.row:
             raise PlanError(f"{where} writes {type} into an arena of {self.arenas[write.arena].type}")
-        rows = written[write.arena][write.start : write.start + write.size]
-        if len(rows) != write.size:
+        if write.size and write.start + write.size > self.arenas[write.arena].rows:
             raise PlanError(f"{where} writes past the end of arena {write.arena}")
-        if rows.any() or not written[write.arena][: write.start].all():
+        if write.start > written[write.arena] or (write.size and write.start < written[write.arena]):
             raise PlanError(
                 f"{where} writes arena {write.arena} out of order: rows are written once, from first to last"
             )
-        rows[:] = True
+        written[write.arena] += write.size
 
     def _check_reads(
-        self, where: str, types: Sequence[Type], count: int, reads: Sequence[Read], written: Sequence[np.ndarray]
+        self, where: str, types: Sequence[Type], count: int, reads: Sequence[Read], written: Sequence[int]
     ) -> None:
+        slots = sum(read.slots for read in reads)
+        if slots != len(types):
+            raise PlanError(f"{where} reads {slots} operands where its op takes {len(types)}")
         found = [read for read in reads for _ in range(read.slots)]
-        if len(found) != len(types):
-            raise PlanError(f"{where} reads {len(found)} operands where its op takes {len(types)}")
         for slot, (type, read) in enumerate(zip(types, found, strict=True)):
-            expected = int(self.lengths_of(read, count).sum()) if type.ragged else count
-            if read.size != expected:
+            if not (self._fit(read, count) if type.ragged else read.size == count):
                 raise PlanError(f"{where} has {count} members and reads {read.size} rows for operand {slot}")
             if read.size and self.arenas[read.arena].type is not type.row:
                 raise PlanError(f"{where} reads {self.arenas[read.arena].type} for operand {slot}, which takes {type}")
         for read in reads:
-            rows = self.rows_of(read)
-            if len(rows) != read.size * read.slots or (
-                len(rows) and not 0 <= rows.min() <= rows.max() < self.arenas[read.arena].rows
-            ):
+            last = self._last_row_of(read)
+            if last >= self.arenas[read.arena].rows:
                 raise PlanError(f"{where} reads outside arena {read.arena}")
-            if not written[read.arena][rows].all():
+            if last >= written[read.arena]:
                 raise PlanError(f"{where} reads rows of arena {read.arena} before they are written")
+
+    def _fit(self, read: Read, count: int) -> bool:
+        """Whether members have as many rows of a ragged value as are read. Each is looked at by itself, too: a sum may go around."""
+        lengths = self.lengths_of(read, count)
+        return len(lengths) == count and not (lengths > read.size).any() and int(lengths.sum()) == read.size
+
+    def _last_row_of(self, read: Read) -> int:
+        """The largest row that a read takes; -1 if it takes none."""
+        if not read.size * read.slots:
+            return -1
+        if read.access is Access.BROADCAST:
+            return read.start
+        if read.access is Access.SLICE:
+            return read.start + read.size - 1
+        rows = self.rows_of(read)
+        if len(rows) != read.size * read.slots:
+            raise PlanError("a read takes indices that the plan does not have")
+        return int(rows.max())
 
     def __str__(self) -> str:
         lines = [str(self.statistics())]

@@ -238,11 +238,16 @@ ATTACKS = (
     plan("a step of the last op", lambda arrays, content: step(content).__setitem__(0, -1)),
     plan("a step of too many members", lambda arrays, content: step(content).__setitem__(2, 2**40)),
     plan("an arena without end", lambda arrays, content: content["plan"]["arenas"][0].__setitem__(1, 2**50)),
+    plan("an arena of four gigabytes", lambda arrays, content: content["plan"]["arenas"][0].__setitem__(1, 2**32)),
+    plan("reads without end", lambda arrays, content: content["plan"]["outputs"][0].__setitem__(4, 2**32)),
+    plan("arenas that are all constants", lambda arrays, content: [arena.__setitem__(2, True) for arena in content["plan"]["arenas"]]),
+    plan("rows that nobody has written", lambda arrays, content: content["plan"]["arenas"].append([[[2], "float32"], 9, False, 9])),
     plan("rows outside of an arena", lambda arrays, _: arrays.update(indices=arrays["indices"] + 10**9)),
     plan("rows below zero", lambda arrays, _: arrays.update(indices=arrays["indices"] - 10**9)),
     plan("outputs of no block", lambda arrays, _: arrays.update(block_of_output=arrays["block_of_output"] + 99)),
     plan("a node that runs twice", lambda arrays, _: arrays.update(nodes=np.zeros_like(arrays["nodes"]))),
     plan("a function of os in a plan", lambda arrays, content: next(op for op in content["plan"]["ops"] if ":" in op["key"]).update(key="os:system")),
+    plan("lengths that go around", lambda arrays, _: arrays.update(lengths=np.full_like(arrays["lengths"], 2**62))),
     plan("an input of another type", lambda arrays, content: content["plan"]["ops"][0].update(outputs=[[[7], "float64"]])),
 )  # fmt: skip
 

@@ -184,6 +184,8 @@ def _planned(stored: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Planned:
     )  # fmt: skip
     if any(op.is_input and op.key != CONSTANT for op in plan.ops):
         raise RecordingError("an op is an input from another batch")
+    if any(arena.kept for arena in plan.arenas):
+        raise RecordingError("rows of another batch are kept")
     shared = frozenset([count_of(number) for number in stored["shared"]])
     if any(number >= len(plan.ops) for number in shared):
         raise RecordingError("an op is not there")
