@@ -42,6 +42,17 @@ def test_every_public_name_has_a_docstring_with_an_example(name: str, script: di
     assert ">>> " in docstring, "an example, which the tests run"
 
 
+def test_the_drawing_has_each_room() -> None:
+    """The tree under "The rooms" in docs/design.md: every package, and every module that stands loose in `foldloom` and `foldloom.tracing`."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    drawing = page[page.index("```\nfoldloom/") : page.index("## Import law")]
+    package = ROOT / "foldloom"
+    folders = [file.parent.name for file in package.rglob("__init__.py") if file.parent != package]
+    loose = [file.stem for folder in (package, package / "tracing") for file in folder.glob("[!_]*.py")]
+    assert [name for name in folders if not re.search(rf"\b{name}/", drawing)] == []
+    assert [name for name in loose if not re.search(rf"\b{name}\b", drawing)] == []
+
+
 def test_the_journey_takes_the_walks(capsys: pytest.CaptureFixture[str]) -> None:
     """Each function that the four walks of docs/design.md name is called by docs/journey.py; of a method, one that overrides it will do."""
     called: set[tuple[str, str]] = set()

@@ -1,1 +1,1 @@
-"""The kinds of blocks, by family."""
+"""The kinds of blocks, by family. One more is a subclass of `Block`, with an interpreter in `runtime/program`: see docs/extending.md."""

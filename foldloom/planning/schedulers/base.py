@@ -1,3 +1,5 @@
+"""What schedulers share. One more is a subclass of `Scheduler`, in a file beside this one: see docs/extending.md."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
