@@ -43,8 +43,7 @@ class NamedCell(Cell):
     itself."""
 
     def __init__(self, name: str, label: str, cell: Cell | None = None) -> None:
-        super().__init__(_unreachable)
-        self.label = label
+        super().__init__(_unreachable, label=label)
         self.name = name
         self.__dict__["cell"] = cell  # not as a submodule, which would add its weights
         self._known: dict[Hashable, tuple[Signature | None, Signature]] = {}

@@ -17,7 +17,7 @@ from foldloom.tracing.automatic.reads import (
     global_variable,
     subscript,
 )
-from foldloom.tracing.automatic.tracked import INNER, NotRepeatable, Tracked, Tracker
+from foldloom.tracing.automatic.tracked import Iteration, LocalFunction, NotRepeatable, Tracked, Tracker
 from foldloom.tracing.scope import scope
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
@@ -35,29 +35,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-
-
-class Iteration:
-    """What is left to iterate over."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, items: Sequence[Tracked]) -> None:
-        self.left = list(items)[::-1]
-
-
-class LocalFunction:
-    """A function that is made inside: a comprehension, a lambda."""
-
-    __slots__ = ("closure", "code", "defaults", "globals_of")
-
-    def __init__(
-        self, code: types.CodeType, defaults: Sequence[Tracked], closure: Sequence[list[Any]], globals_of: Tracked
-    ) -> None:
-        self.code, self.defaults, self.closure, self.globals_of = code, defaults, closure, globals_of
-
-
-INNER.update((Iteration, LocalFunction))
 
 
 @functools.lru_cache(maxsize=1024)

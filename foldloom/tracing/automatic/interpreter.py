@@ -18,9 +18,9 @@ from typing import Any
 
 from torch import nn
 
-from foldloom.tracing.automatic.frames import Frame, Iteration, LocalFunction, instructions_of, line_of
+from foldloom.tracing.automatic.frames import Frame, instructions_of, line_of
 from foldloom.tracing.automatic.reads import Method, parts_of
-from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, Tracker
+from foldloom.tracing.automatic.tracked import C, Iteration, LocalFunction, NotRepeatable, Tracked, Tracker
 from foldloom.tracing.scope import is_machinery
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 

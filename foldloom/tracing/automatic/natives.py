@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from foldloom.torch_private import modules_of_functions
-from foldloom.tracing.automatic.frames import Iteration
 from foldloom.tracing.automatic.interpreter import Interpreter
 from foldloom.tracing.automatic.reads import HandleMethod, is_record, parts_of
-from foldloom.tracing.automatic.tracked import C, NotRepeatable, Tracked, weakly
+from foldloom.tracing.automatic.tracked import C, Iteration, NotRepeatable, Tracked, weakly
 from foldloom.tracing.cells.core import Cell
 from foldloom.tracing.rules.base import DRAWS
 from foldloom.tracing.rules.modules import MODULES, is_hooked

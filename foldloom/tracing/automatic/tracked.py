@@ -7,6 +7,7 @@ and not when it is read: a number that only becomes a tensor may be another one 
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -217,3 +218,26 @@ class Tracker:
                 raise NotRepeatable(f"the class {kind.__name__} cannot be watched")
             self.program.check(C.CHECK_TYPE, tracked.register, version, weakly(kind))
         return kind
+
+
+class Iteration:
+    """What is left to iterate over."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, items: Sequence[Tracked]) -> None:
+        self.left = list(items)[::-1]
+
+
+class LocalFunction:
+    """A function that is made inside: a comprehension, a lambda."""
+
+    __slots__ = ("closure", "code", "defaults", "globals_of")
+
+    def __init__(
+        self, code: types.CodeType, defaults: Sequence[Tracked], closure: Sequence[list[Any]], globals_of: Tracked
+    ) -> None:
+        self.code, self.defaults, self.closure, self.globals_of = code, defaults, closure, globals_of
+
+
+INNER.update((Iteration, LocalFunction))

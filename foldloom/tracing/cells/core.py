@@ -67,7 +67,8 @@ class Cell(torch.nn.Module):
     torch.Size([3])
     """
 
-    def __init__(self, function: Callable[..., Any], *, compile: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], *, compile: bool = False, label: str | None = None) -> None:
+        """``label`` is what messages call the cell; by default the name of the function."""
         super().__init__()
         self.__dict__["function"] = function
         self.is_compiled = compile
@@ -76,7 +77,8 @@ class Cell(torch.nn.Module):
                 if name in _SHARED or name.endswith("_hooks"):
                     self.__dict__[name] = value
             self.training = function.training
-        self.label = getattr(function, "__name__", type(function).__name__)
+        named: Any = getattr(function, "__name__", type(function).__name__)
+        self.label: str = named if label is None else label
         self._signatures: dict[Any, Signature] = {}
         self._modes_tried: set[tuple[bool, ...]] = set()
         self._compiled: dict[Any, tuple[Any, Callable[..., Sequence[torch.Tensor]]]] = {}

@@ -118,9 +118,10 @@ class Fibers:
         """
         if threading.get_ident() != self._thread:
             raise RecordingError("fibers belong to the thread that made them: make another Fibers object in this one")
-        group = Group(list(tasks))
-        if not group.results:
+        given = list(tasks)
+        if not given:
             return []
+        group = Group(enumerate(given), [None] * len(given))
         fiber = getcurrent()
         if isinstance(fiber, Fiber) and fiber.fibers is self:
             if fiber.ending:

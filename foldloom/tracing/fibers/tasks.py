@@ -25,9 +25,10 @@ class Group:
     can_start = True
     """Whether the next task may be started now."""
 
-    def __init__(self, tasks: list[Callable[[], Any]]) -> None:
-        self.tasks: Iterator[tuple[int, Callable[[], Any]]] = enumerate(tasks)
-        self.results: Any = [None] * len(tasks)
+    def __init__(self, tasks: Iterator[tuple[int, Callable[[], Any]]], results: Any) -> None:
+        """Tasks with their numbers, and where their results go."""
+        self.tasks = tasks
+        self.results = results
         self.state = TorchState.capture()
         self.context: Context = copy_context()
         self.owner: Fiber | None = None
@@ -72,9 +73,8 @@ class OpenGroup(Group):
     is_open = True
 
     def __init__(self, tasks: OpenTasks) -> None:
-        super().__init__([])
-        self.tasks = self._open = tasks
-        self.results = _Nowhere()
+        super().__init__(tasks, _Nowhere())
+        self._open = tasks
 
     @property
     def can_start(self) -> bool:  # type: ignore[override]

@@ -32,9 +32,7 @@ from foldloom.tracing.flushing.gradient_calls import Retained
 from foldloom.tracing.flushing.outside import Outside
 from foldloom.tracing.mutation.guards import Guards, is_plain
 from foldloom.tracing.mutation.in_place import set_data, set_item
-from foldloom.tracing.mutation.spoiled import (
-    spoiled_among,
-)
+from foldloom.tracing.mutation.spoiled import spoiled_among
 from foldloom.tracing.mutation.views import MAY_COPY, Views, note_views
 from foldloom.tracing.recording.at_once import call_at_once, changed_at_once, demand_at_once
 from foldloom.tracing.recording.first_calls import (
