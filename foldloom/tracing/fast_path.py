@@ -10,6 +10,7 @@ import os
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -119,8 +120,8 @@ def handles(
 
     def handle(*given: Any) -> Any:
         made = otherwise(*given)
-        key = id(made)
-        _handles[key] = weakref.ref(made, lambda _: _handles.pop(key, None))
+        # No Python runs when a handle ends: what it raised, Ctrl-C say, would be lost.
+        _handles[id(made)] = weakref.ref(made, partial(_handles.pop, id(made)))
         return made
 
     return handle  # type: ignore[return-value]
