@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -169,23 +167,9 @@ class Division:
         C.divide(*((code,) if drawn is None else (code, drawn)))
 
 
-@contextmanager
-def dividing() -> Iterator[None]:
-    """Within it, functions that are no automatic cells are divided. Elsewhere they are not: one wrong gradient was seen that is not explained."""
-    global _divides
-    before, _divides = _divides, True
-    try:
-        yield
-    finally:
-        _divides = before
-
-
-_divides = True
-
-
 def divided(code: CodeType) -> None:
     """Divide a function that is called often and is no automatic cell. Called by the hook."""
-    if not _divides or code.co_flags & NOT_DIVIDED or is_library(code.co_filename):
+    if code.co_flags & NOT_DIVIDED or is_library(code.co_filename):
         return
     division = divisions[code] = Division(code)
     division.draw(code)

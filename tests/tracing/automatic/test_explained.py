@@ -12,7 +12,6 @@ import foldloom as fl
 from examples import tree_lstm
 from examples.tree_lstm import TreeLSTM
 from foldloom.tracing import fast_path
-from foldloom.tracing.automatic.segments import dividing
 
 pytestmark = pytest.mark.skipif(not fast_path.is_compiled, reason="automatic cells need the compiled parts")
 
@@ -28,9 +27,8 @@ def trees() -> tuple[TreeLSTM, list[object]]:
 
 def test_cells_and_reasons_are_named(trees: tuple[TreeLSTM, list[object]]) -> None:
     model, examples = trees
-    with dividing():
-        fl.batch(model)(examples)
-        text = str(fl.explain(model, examples))
+    fl.batch(model)(examples)
+    text = str(fl.explain(model, examples))
     assert "automatic cell Merge.forward: 15 operations as one" in text
     assert "automatic cell TreeLSTM.forward.<locals>.visit (lines 54 to 59): 11 operations as one" in text
     assert "automatic cell TreeLSTM.forward.<locals>.visit (line 59): 2 operations as one" in text
