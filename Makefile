@@ -49,8 +49,8 @@ sanitize: $(VENV)/dev
 		$(abspath $(BIN))/python -c "from setuptools import setup; setup()" -q build_ext --inplace
 	cd $(SANITIZED) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=. $(abspath $(BIN))/python -m pytest \
-		tests/planning tests/tracing/recording tests/tracing/flushing tests/tracing/mutation tests/tracing/test_fast_path.py \
-		tests/tracing/test_exceptions.py tests/law/test_cases.py
+		tests/planning tests/tracing/recording tests/tracing/flushing tests/tracing/mutation tests/tracing/values \
+		tests/tracing/test_fast_path.py tests/tracing/test_exceptions.py tests/law/test_cases.py
 
 # A wheel, installed and tried in a clean environment, where Python does not see the sources: without torch, then with it.
 WHEEL := build/wheel
