@@ -18,7 +18,7 @@ class Limits:
     """What a file may take. Each can be raised for a file that is known: ``Model(path, limits=Limits(steps=10**8))``.
 
     >>> Limits(depth=100)
-    Limits(steps=1000000, depth=100, memory=536870912, seconds=None)
+    Limits(steps=1000000, depth=100, memory=536870912, nodes=60000, seconds=None)
     """
 
     steps: int = 1_000_000
@@ -27,6 +27,8 @@ class Limits:
     """Levels of recursion: of a tree, say."""
     memory: int = 1 << 29
     """Bytes of a batch's inputs, and of what the graph computes beyond its weights."""
+    nodes: int = 60_000
+    """Operators of the graph with what they take and give, and its weights: loading a graph takes time, too."""
     seconds: float | None = None
     """Time for the graph to run a batch; it ends with the operator that is running. By default 4, and 0.05 for each call of a cell."""
 

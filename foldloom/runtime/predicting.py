@@ -109,7 +109,7 @@ def add_command(commands: Commands, open_run: OpenRun, open_task: OpenTask) -> N
         action="append",
         default=[],
         metavar="NAME=NUMBER",
-        help="with --model, how much the file may take: steps and depth of an example, bytes of memory, seconds of a batch",
+        help="with --model, how much the file may take: steps and depth of an example, bytes of memory, nodes of the graph, seconds of a batch",
     )
     command.add_argument(
         "--threads", type=_from_one, metavar="N", help="how many of them may be used (1; with --model, all there are)"
@@ -166,7 +166,7 @@ def _limit(text: str) -> tuple[str, Any]:
     if name in [field.name for field in fields(Limits)] and re.fullmatch(r"\d+(\.\d+)?", number):
         return name, float(number) if name == "seconds" else int(float(number))
     raise ArgumentError(
-        f"expected a limit such as steps=10000000 after --limit, or one of depth, memory or seconds, not {text!r:.60}"
+        f"expected a limit such as steps=10000000 after --limit, or one of depth, memory, nodes or seconds, not {text!r:.60}"
     )
 
 

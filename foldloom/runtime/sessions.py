@@ -17,6 +17,7 @@ from foldloom.data.opening import read_regular
 from foldloom.errors import ExportedFileError
 from foldloom.runtime.archives import looked_at
 from foldloom.runtime.description import KEY, TASK, Array, Description
+from foldloom.runtime.graphs import GraphError, TooManyNodes, check_graph
 from foldloom.runtime.limits import Limits, too_much
 
 MOST_BYTES = 1 << 31
@@ -62,8 +63,15 @@ class OnnxSession(Session):
         runtime = _imported("onnxruntime", "pip install 'foldloom[runtime]'")
         self._path, self._limits, self._runtime = path, limits, runtime
         content = _bytes_of(path)
+        try:
+            check_graph(content, limits.nodes)
+        except TooManyNodes as error:
+            raise too_much("nodes", limits.nodes, f"{path} cannot be run: {error}") from error
+        except GraphError as error:
+            raise ExportedFileError(f"{path} is no file that fl.export writes: {error}") from error
         options = runtime.SessionOptions()
         options.log_severity_level = 4
+        options.add_session_config_entry("session.load_model_format", "ONNX")  # the only one that was looked at
         if threads is not None:
             options.intra_op_num_threads = threads
         try:

@@ -130,11 +130,13 @@ def refused(*arguments: object) -> str:
 def test_the_command_refuses_in_one_line(tree_sum: Path, tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("hello")
     (tmp_path / "text.pt2").write_text("hello")
-    assert "text.onnx is no file that ONNX Runtime can run" in refused("--model", tmp_path / "text.onnx")
+    assert "text.onnx is no file that fl.export writes: it is no model of ONNX" in refused(
+        "--model", tmp_path / "text.onnx"
+    )
     assert "text.pt2 is no file that torch.export can load" in refused("--model", tmp_path / "text.pt2")
     assert "there is no file" in refused("--model", tmp_path / "none.onnx")
     assert "it is a folder" in refused("--model", tmp_path)
-    assert "none.json: No such file" in refused("--model", tree_sum, tmp_path / "none.json")
+    assert "none.json: expected a file, and there is none" in refused("--model", tree_sum, tmp_path / "none.json")
     assert "such as steps=10000000" in refused("--model", tree_sum, "--limit", "speed=3")
     assert "from 1 on" in refused("--model", tree_sum, "--threads", "0")
     assert "cannot be imported here" in refused("--model", tree_sum, "--program", "nowhere:function")

@@ -109,6 +109,102 @@ def _unknown_operator(model: onnx.ModelProto) -> None:
     computed_before(helper.make_node("System", [], ["extra"], domain="evil"), constants={})(model)
 
 
+def _doubling(model: onnx.ModelProto) -> None:
+    """Functions each of which calls the next one twice."""
+    inside = [helper.make_opsetid("", model.opset_import[0].version), helper.make_opsetid("doubling", 1)]
+    for number in range(40):
+        calls = [helper.make_node(f"F{number - 1}", ["x"], [name], domain="doubling") for name in ("one", "other")]
+        nodes = [*calls, helper.make_node("Add", ["one", "other"], ["y"])]
+        last = [helper.make_node("Abs", ["x"], ["y"])]
+        model.functions.append(
+            helper.make_function("doubling", f"F{number}", ["x"], ["y"], nodes if number else last, inside)
+        )
+    model.opset_import.append(inside[1])
+    computed_before(helper.make_node("F39", ["zero"], ["extra"], domain="doubling"), constants={"zero": np.float32(0)})(
+        model
+    )
+
+
+def _strings(model: onnx.ModelProto) -> None:
+    """They are not in the arena."""
+    grow = [helper.make_node("StringConcat", [f"text{n}", f"text{n}"], [f"text{n + 1}"]) for n in range(40)]
+    nodes = [
+        *grow,
+        helper.make_node("Equal", ["text40", "text0"], ["same"]),
+        helper.make_node("Cast", ["same"], ["extra"], to=1),
+    ]
+    computed_before(*nodes, constants={})(model)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array("x" * 1000, object), "text0"))
+
+
+def _cast_to_strings(model: onnx.ModelProto) -> None:
+    nodes = [helper.make_node("Cast", ["zero"], ["text"], to=8), helper.make_node("Cast", ["text"], ["extra"], to=1)]
+    computed_before(*nodes, constants={"zero": np.float32(0)})(model)
+
+
+def _constant_strings(model: onnx.ModelProto) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["text"], value_string=b"1"),
+        helper.make_node("Cast", ["text"], ["extra"], to=1),
+    ]
+    computed_before(*nodes, constants={})(model)
+
+
+def _sequences(model: onnx.ModelProto) -> None:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["many"]),
+        helper.make_node("SplitToSequence", ["many"], ["parts"], axis=0, keepdims=0),
+        helper.make_node("SequenceLength", ["parts"], ["count"]),
+        helper.make_node("Cast", ["count"], ["extra"], to=1),
+    ]
+    computed_before(*nodes, constants={"shape": np.array([50_000_000])})(model)
+
+
+def _long(model: onnx.ModelProto) -> None:
+    nodes = [helper.make_node("Abs", [f"a{n}"], [f"a{n + 1}"]) for n in range(100_000)]
+    computed_before(*nodes, helper.make_node("Abs", ["a100000"], ["extra"]), constants={"a0": np.float32(0)})(model)
+
+
+def _sparse(model: onnx.ModelProto) -> None:
+    values, places = helper.make_tensor("sparse", 1, [1], [1.0]), helper.make_tensor("places", 7, [1], [5])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2**31]))
+    computed_before(helper.make_node("ReduceSum", ["sparse"], ["extra"], keepdims=0), constants={})(model)
+
+
+def _of_the_runtime(model: onnx.ModelProto) -> None:
+    """An operator of ONNX Runtime's own, which may name a file."""
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    node = helper.make_node(
+        "EPContext",
+        [],
+        ["extra"],
+        domain="com.microsoft",
+        embed_mode=0,
+        ep_cache_context="/etc/hostname",
+        source="x",
+        main_context=1,
+    )
+    computed_before(node, constants={})(model)
+
+
+def _nested(levels: int) -> Callable[[onnx.ModelProto], None]:
+    def branch(level: int) -> onnx.GraphProto:
+        output = helper.make_tensor_value_info(f"y{level}", TensorProto.FLOAT, [])
+        inner = {"then_branch": branch(level - 1), "else_branch": branch(0)} if level else {}
+        node = (
+            helper.make_node("If", ["yes"], [f"y{level}"], **inner)
+            if level
+            else helper.make_node("Identity", ["zero"], ["y0"])
+        )
+        return helper.make_graph([node], f"level {level}", [], [output])
+
+    def change(model: onnx.ModelProto) -> None:
+        node = helper.make_node("If", ["yes"], ["extra"], then_branch=branch(levels), else_branch=branch(0))
+        computed_before(node, constants={"yes": True, "zero": np.float32(0)})(model)
+
+    return change
+
+
 def _without_description(model: onnx.ModelProto) -> None:
     del model.metadata_props[:]
 
@@ -127,9 +223,21 @@ GRAPHS = (
     graph_attack("a value of too many numbers", _large(2**40, 2**20)),
     graph_attack("values that are broadcast", _broadcast),
     graph_attack("an operator of somebody's own", _unknown_operator),
+    graph_attack("functions that double", _doubling),
+    graph_attack("strings that double", _strings),
+    graph_attack("numbers made to strings", _cast_to_strings),
+    graph_attack("constants that are strings", _constant_strings),
+    graph_attack("a sequence of many", _sequences),
+    graph_attack("a long graph", _long),
+    graph_attack("sparse weights", _sparse),
+    graph_attack("an operator of the runtime's own", _of_the_runtime),
+    graph_attack("branches in branches", _nested(28)),
     graph_attack("no description", _without_description),
     graph_attack("an input too many", _other_input),
     bytes_attack("an empty file", lambda _: b""),
+    bytes_attack("a field without end", lambda data: data + b"\x3a" + b"\xff" * 9 + b"\x7f"),
+    bytes_attack("a graph that is a number", lambda data: data + b"\x38\x01"),
+    bytes_attack("a group of fields", lambda data: data + b"\x3b\x3c"),
     bytes_attack("half a file", lambda data: data[: len(data) // 2]),
     bytes_attack("a text", lambda _: b"import os\n" * 1000),
     bytes_attack("a pickle", lambda _: pickle.dumps({"a": 1})),
