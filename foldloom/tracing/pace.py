@@ -16,7 +16,7 @@ differ between the two ways.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from foldloom.execution.kernels import random_state
+from foldloom.pytrees import contents
 from foldloom.torch_private import backward_pass, queue_callback
 from foldloom.tracing.examples.outcomes import Errors, noted
 from foldloom.tracing.fibers.torch_state import TorchState
@@ -93,14 +94,7 @@ class _Backward:
 
 def _tensors_in(results: Any) -> Iterator[torch.Tensor]:
     """The tensors of plain containers; others may hold anything, and it does no harm to miss some."""
-    todo, seen = [results], set()
-    while todo:
-        value = todo.pop()
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple, Mapping)) and id(value) not in seen:
-            seen.add(id(value))
-            todo += value.values() if isinstance(value, Mapping) else value
+    return (value for value in contents([results], attributes=False) if isinstance(value, torch.Tensor))
 
 
 class Pace:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from foldloom.errors import SharedStateError
+from foldloom.pytrees import contents
 from foldloom.tracing.fibers.module_hooks import count_batches
 from foldloom.tracing.fibers.module_state import Journal, Placed, Slot, locate, unguarded_names
 from foldloom.tracing.fibers.reachable import Reachable
@@ -78,7 +79,8 @@ class ExampleState:
         self.journal.begin(fiber, reach.facts.attributes, reach.facts.changed_attributes, reach.modules)
         own = [locate(slot.module, slot.name) for slot in fiber.view]
         bases = [slot.base for slot in self.journal.slots.values()]
-        guarded = _inside([placed[1] for placed in (*own, *bases) if placed is not None])
+        # What can only be reached through attributes that are guarded.
+        guarded = {id(value) for value in contents([placed[1] for placed in (*own, *bases) if placed is not None])}
         self._objects = [entry for number, entry in reach.objects.items() if number not in guarded]
         self._watched = WatchedObjects(self._objects)
         self._fibers.keeps_state = bool(self._watched or self.journal.slots)
@@ -118,20 +120,3 @@ def _place_of(function: object) -> str:
     function = getattr(function, "forward", function)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return repr(function) if code is None else f"`{code.co_name}`, {code.co_filename}:{code.co_firstlineno}"
-
-
-def _inside(values: list[Any]) -> set[int]:
-    """Objects that can only be reached through attributes that are guarded."""
-    found: set[int] = set()
-    while values:
-        value = values.pop()
-        if id(value) in found or isinstance(value, (str, bytes, int, float)):
-            continue
-        found.add(id(value))
-        if isinstance(value, dict):
-            values += value.values()
-        elif isinstance(value, (list, tuple, set)):
-            values += value
-        elif hasattr(value, "__dict__") and type(value).__module__ != "builtins":
-            values += vars(value).values()
-    return found

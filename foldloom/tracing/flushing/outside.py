@@ -9,6 +9,7 @@ import torch
 
 from foldloom.errors import SharedStateError
 from foldloom.execution.kernels import describe
+from foldloom.pytrees import contents
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.inputs import Inputs
 from foldloom.tracing.fibers.fibers import Fibers
@@ -110,19 +111,6 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _tensors_in(args: Any) -> Iterator[torch.Tensor]:
     """The tensors in what an example consists of."""
-    seen: dict[int, Any] = {}
-    left = [args]
-    while left and len(seen) < _MOST_OBJECTS:
-        thing = left.pop()
-        if id(thing) in seen or isinstance(thing, (str, bytes, int, float)):
-            continue
-        seen[id(thing)] = thing
-        if isinstance(thing, torch.Tensor):
-            if thing.layout is torch.strided:
-                yield thing
-        elif isinstance(thing, dict):
-            left += thing.values()
-        elif isinstance(thing, (list, tuple, set)):
-            left += thing
-        elif hasattr(thing, "__dict__") and not isinstance(thing, type):
-            left += vars(thing).values()
+    for value in contents([args], most=_MOST_OBJECTS):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield value
