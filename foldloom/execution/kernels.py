@@ -27,6 +27,20 @@ def spare_hooks(weights: Sequence[torch.Tensor]) -> None:
                 hooks[number] = _SparedHook(hook)
 
 
+@contextmanager
+def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Within it, hooks of these tensors are not called."""
+    hooked: list[Any] = [tensor for tensor in tensors if tensor._backward_hooks]
+    hooks = [tensor._backward_hooks for tensor in hooked]
+    try:
+        for tensor in hooked:
+            tensor._backward_hooks = None
+        yield
+    finally:
+        for tensor, of_tensor in zip(hooked, hooks, strict=True):
+            tensor._backward_hooks = of_tensor
+
+
 class _SparedHook:
     """A hook of the user's."""
 

@@ -245,3 +245,20 @@ def test_gradients_arrive_in_leaves() -> None:
         assert leaf.is_leaf
         weight = math.cos(number)  # of this result in the loss
         torch.testing.assert_close(leaf.grad, 2 * weight * leaf.detach())
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=repr)
+def test_hooks_of_weights_that_are_read_where_a_value_says(scheduler: fl.Scheduler) -> None:
+    """Such a call runs at once, with the weights themselves. One by one, nothing comes to a weight that the loss does not use."""
+    weight, seen = nn.Parameter(torch.arange(3.0)), Seen()
+    weight.register_hook(lambda grad: seen.append(grad.clone()))
+
+    def program(n: int) -> Any:
+        index = torch.tensor(n) % 3
+        return weight[index] > 0.1, LAYER.weight[index].sum(), weight[index] * 2
+
+    batched = fl.batch(program, scheduler=scheduler)
+    sum(result[1] for result in batched([1, 2])).backward()
+    assert not seen and weight.grad is None
+    batched([1, 2])[0][2].backward()
+    assert [grad.tolist() for grad in seen] == [[0.0, 2.0, 0.0]]

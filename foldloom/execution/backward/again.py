@@ -10,8 +10,7 @@ not finite. What goes on inside a cell is not seen from outside, so cells are al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from foldloom.errors import CellError
 from foldloom.execution.backward.reach import Mask, Members
-from foldloom.execution.kernels import Kernel
+from foldloom.execution.kernels import Kernel, without_hooks
 from foldloom.graph.ragged import Ragged
 from foldloom.planning.plans import Write
 
@@ -92,7 +91,7 @@ def gradients_again(
     wanted = [tensor for tensor in (*some, *weights) if tensor.requires_grad]
     found: Sequence[torch.Tensor | None] = [None] * len(wanted)
     if roots:
-        with _without_hooks(weights):
+        with without_hooks(weights):  # they are called with the whole gradient, by the pass that is under way
             found = torch.autograd.grad(roots, wanted, seeds, allow_unused=True, create_graph=is_recorded)
     remaining = iter(found)
     of_some = [next(remaining) if tensor.requires_grad else None for tensor in some]
@@ -172,20 +171,6 @@ def _node_of(tensor: torch.Tensor) -> Any:
     if not tensor.requires_grad:
         return None
     return torch.autograd.graph.get_gradient_edge(tensor).node
-
-
-@contextmanager
-def _without_hooks(weights: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Hooks on weights are called with the whole gradient, by the pass that is under way."""
-    hooked: list[Any] = [weight for weight in weights if weight._backward_hooks]
-    hooks = [weight._backward_hooks for weight in hooked]
-    try:
-        for weight in hooked:
-            weight._backward_hooks = None
-        yield
-    finally:
-        for weight, of_weight in zip(hooked, hooks, strict=True):
-            weight._backward_hooks = of_weight
 
 
 def _some(operand: torch.Tensor, places: torch.Tensor, is_recorded: bool) -> torch.Tensor:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from foldloom.execution.kernels import without_hooks
+
 _with_derivative: set[str] = set()
 """Names of operations that were differentiated once."""
 
@@ -31,7 +33,8 @@ def missing_derivative(results: Sequence[torch.Tensor], operands: Sequence[torch
     try:
         seeds = [torch.zeros_like(root) for root in roots]
         wanted = [operand for operand in operands if operand.requires_grad]
-        torch.autograd.grad(roots, wanted, seeds, allow_unused=True, retain_graph=True)
+        with without_hooks(wanted):
+            torch.autograd.grad(roots, wanted, seeds, allow_unused=True, retain_graph=True)
     except (NotImplementedError, RuntimeError) as error:
         return error.with_traceback(None) if "not implemented" in str(error) else None
     except Exception:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from foldloom.errors import CellError, RecordingError
-from foldloom.execution.kernels import type_of
+from foldloom.execution.kernels import spare_hooks, type_of
 from foldloom.pytrees import flatten, unflatten
 from foldloom.tracing.cells.lookup import cell_of_module
 from foldloom.tracing.functions.derivatives import missing_derivative, without_derivative
@@ -271,6 +271,7 @@ def _with_values(recorder: ComposedRecorder, function: Any, nesting: Any, leaves
     arguments = [next(values) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     users = [recorder.tensor_given_as(leaf) if type(leaf) is LazyTensor else leaf for leaf in leaves]
     args, kwargs = unflatten(nesting, iter(arguments))
+    spare_hooks([leaf for leaf in arguments if isinstance(leaf, torch.Tensor)])
     with all_at_once(recorder.graph):
         result = function(*args, **kwargs)
     found: list[Any] = []
