@@ -1,4 +1,7 @@
-"""Handles: values that are not computed yet, and behave as tensors."""
+"""Handles: values that are not computed yet, and behave as tensors.
+
+When Python needs what a handle stands for, the value is demanded: `flushing/flush.py: Flushes.demand`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What a program asks of autograd while it is recorded: gradients, hooks, leaves of its own."""
+"""What a program asks of autograd while it is recorded: gradients, hooks, leaves of its own. Which gradients backward gives, and which are zero or
+None, is decided in `execution/backward`."""
