@@ -62,6 +62,14 @@ def product_with_a_value(x: torch.Tensor) -> Any:
     return kept
 
 
+def product_with_a_value_without_gradients(x: torch.Tensor) -> Any:
+    """Which saves the other factor only."""
+    v = WEIGHT * 2
+    kept = v * x.detach()
+    v.add_(1)
+    return kept + x
+
+
 def sum_with_a_value(x: torch.Tensor) -> Any:
     v = WEIGHT * 2
     kept = x + v
@@ -127,7 +135,7 @@ def used_after_the_change(x: torch.Tensor) -> Any:
 
 PROGRAMS: list[Callable[[torch.Tensor], Any]] = [
     square_of_what_changes, sum_of_what_changes, result_that_changes, result_that_changes_by_a_value, softmax_that_is_masked,
-    largest_of_what_changes, product_with_a_value, sum_with_a_value, view_that_was_used, changed_by_a_view, used_farther_on,
+    largest_of_what_changes, product_with_a_value, product_with_a_value_without_gradients, sum_with_a_value, view_that_was_used, changed_by_a_view, used_farther_on,
     multiplied_in_place, no_gradient_arrives, without_gradients, another_one_changes, used_after_the_change,
 ]  # fmt: skip
 

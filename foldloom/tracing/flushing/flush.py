@@ -6,7 +6,8 @@ them wait; then `flush` computes what they wait for, together. Everything that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
@@ -264,8 +265,9 @@ class Flushes:
                 known[op] = saved_by_outputs(op, self._owner, weights)
             return known[op]
 
-        def saves(op: Op, names: Collection[Hashable]) -> bool:
-            return saves_weight(op, names, weights)
+        @cache
+        def saves(op: Op, names: frozenset[Any], tracked: tuple[bool, ...]) -> bool:
+            return saves_weight(op, names, weights, tracked)
 
         return Overwritten(self._graph, saved, saves, self._inputs.is_one_tensor).values()
 

@@ -11,8 +11,8 @@ value that is also a row of a stack) and it is not known which of them a node ha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from foldloom.graph import Graph, Ints, Op, starts_of
 from foldloom.tracing.building.builder import GraphBuilder
 from foldloom.tracing.building.changes import ANY_EXAMPLE, Change
 from foldloom.tracing.building.columns import Nodes
-from foldloom.tracing.cells.bodies import single_ops
+from foldloom.tracing.cells.bodies import is_automatic, single_ops
 from foldloom.tracing.functions.saved import SavedBy
 
 _NONE = np.empty(0, np.int64)
@@ -78,11 +78,11 @@ class Overwritten:
         self,
         graph: GraphBuilder,
         saved_by: Callable[[Op], Sequence[SavedBy]],
-        saves_weight: Callable[[Op, Collection[Hashable]], bool],
+        saves_weight: Callable[[Op, frozenset[Any], tuple[bool, ...]], bool],
         is_one_tensor: Callable[[int, int], bool],
     ) -> None:
         """``saved_by`` tells what an op saves for each of its outputs, or for all, ``saves_weight`` whether it saves one of its weights
-        that has one of these names, ``is_one_tensor`` whether a given value was made once in an example."""
+        that has one of these names, where these operands require grad, ``is_one_tensor`` whether a given value was made once in an example."""
         self._graph = graph
         self._saved_by = saved_by
         self._saves_weight = saves_weight
@@ -119,13 +119,21 @@ class Overwritten:
         for change, time, example, made in self._graph.changes.of_derived:
             for number, op in enumerate(self._ops):
                 spoils = any(not change.spoiled.isdisjoint(each.shared) for each in single_ops((op,)))
-                if not spoils and not any(self._saves_weight(each, change.changed) for each in single_ops((op,))):
+                if not spoils and not any(not change.changed.isdisjoint(each.shared) for each in single_ops((op,))):
                     continue
                 is_used = (part.op_of_node == number) & (part.example_of_node == example) & (part.first_value < time)
                 for node in np.flatnonzero(is_used).tolist():
                     values = range(int(part.first_value[node]), int(part.first_value[node] + part.width[node]))
-                    if made not in values or spoils:
+                    if spoils or (made not in values and self._saves_changed(part, node, op, change.changed)):
                         yield from values
+
+    def _saves_changed(self, part: Columns, node: int, op: Op, changed: frozenset[Any]) -> bool:
+        """Whether a node saves a weight of these names. What an automatic cell has inside is taken to require grad."""
+        if is_automatic(op):
+            each = [(inner, [type.differentiable for type in inner.inputs]) for inner in single_ops((op,))]
+        else:
+            each = [(op, [any(self._graph.requires_grad(read)) for read in part.slots_of(node, len(op.inputs))])]
+        return any(self._saves_weight(inner, changed, tuple(tracked)) for inner, tracked in each)
 
     def _follow_views(self, part: Columns) -> None:
         """A change of a value is a change of its views."""

@@ -52,8 +52,8 @@ def saved_by_op(op: Op, owner: object, weights: Weights) -> SavedBy:
         return found
 
 
-def saves_weight(op: Op, names: Collection[Hashable], weights: Weights) -> bool:
-    """Whether a function saves one of the weights of these names for backward."""
+def saves_weight(op: Op, names: Collection[Hashable], weights: Weights, tracked: Sequence[bool]) -> bool:
+    """Whether a function saves one of the weights of these names for backward, if the operands that are ``tracked`` require grad."""
     chosen = [weights[name] for name in op.shared if name in names]
     mode: Any = op.mode
     if not chosen or (mode is not None and not mode[0]) or not is_function(op):
@@ -68,7 +68,8 @@ def saves_weight(op: Op, names: Collection[Hashable], weights: Weights) -> bool:
 
     with recording_paused(), in_mode(op.mode), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         blocks = [
-            torch.ones(type.shape, dtype=dtype_of(type), requires_grad=type.differentiable) for type in call.operands
+            torch.ones(type.shape, dtype=dtype_of(type), requires_grad=is_tracked and type.differentiable)
+            for type, is_tracked in zip(call.operands, tracked, strict=True)
         ]
         try:
             call.apply(*blocks)
