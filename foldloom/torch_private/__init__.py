@@ -261,6 +261,9 @@ while_loop: Any = torch._higher_order_ops.while_loop
 
 # ---- Names that are looked up, not bound.
 
+private_effects = frozenset(("_clear_non_serializable_cached_data",))
+"""Private methods of `torch.Tensor` that do something to it: no file may name them as operations. If one goes: leave it out."""
+
 methods_of_the_object = frozenset(("_fix_weakref", "_make_subclass", "_make_wrapper_subclass", "_use_count"))
 """Methods of `torch.Tensor` that are about the Python object, not about its numbers: handles have them as they are. If one goes: leave it out."""
 

@@ -17,6 +17,7 @@ from foldloom.errors import FoldloomError, RecordingError
 from foldloom.graph import Op, Type
 from foldloom.pytrees import Constant, unflatten
 from foldloom.pytrees.messages import shown
+from foldloom.torch_private import private_effects
 from foldloom.tracing.functions.calls import OPERAND, SHARED, Call, Mark, call_of_template, function_named
 from foldloom.tracing.mutation.functional import changed_beside_the_first, changes_in_place
 from foldloom.tracing.weight_names import DerivedName, derived_name
@@ -36,9 +37,9 @@ _OPERATORS = frozenset(
 )  # fmt: skip
 _EFFECTS = frozenset(
     (
-        "__array__", "__deepcopy__", "__dlpack__", "__setstate__", "_clear_non_serializable_cached_data", "backward", "const_data_ptr",
+        "__array__", "__deepcopy__", "__dlpack__", "__setstate__", "backward", "const_data_ptr",
         "data_ptr", "dequantize", "module_load", "numpy", "pin_memory", "record_stream", "register_hook", "register_post_accumulate_grad_hook", "resize",
-        "resize_as", "retain_grad", "storage", "tolist", "untyped_storage",
+        "resize_as", "retain_grad", "storage", "tolist", "untyped_storage", *private_effects,
     )
 )  # fmt: skip
 """What does something to tensors, or shows their memory, though its name does not end in an underscore."""
