@@ -17,9 +17,8 @@ from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
 from foldloom.models.arc_hybrid import Configuration, Oracle
 from foldloom.models.questions import Asking, answered
-from foldloom.models.training import UNLABELLED, Batch, ForOneExample, total_cross_entropy
+from foldloom.models.training import UNLABELLED, Batch, ForOneExample, together, total_cross_entropy
 from foldloom.models.words import WordTable
-from foldloom.tracing import batch as together
 from foldloom.tracing import cell
 
 

@@ -19,14 +19,20 @@ from torch.nn import functional as F
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
 from foldloom.models.questions import Asking
-from foldloom.tracing import batch as together
-from foldloom.tracing import record_each
+from foldloom.tracing import Batched, record_each
+from foldloom.tracing import batch as batched
 
 Batch = Sequence[Any] | Planned
 """Examples, or a plan of their recordings: ``fl.plan([model.record(example), ...])``."""
 
 UNLABELLED = -1
 """A label that is not known and counts for nothing."""
+
+
+def together(function: Callable[..., Any], *, stack: bool = False) -> Batched[..., Any, Any]:
+    """The function over batches. What became an automatic cell depends on what the process has run before, and decides how sums are rounded; a
+    training that goes on in another process is to come to the same digits."""
+    return batched(function, stack=stack, automatic_cells=False)
 
 
 class Trainable(nn.Module, ABC):
@@ -98,8 +104,8 @@ class ForOneExample(Trainable):
         return self
 
     def results(self, batch: Batch) -> Any:
-        batched = together(self, stack=True)
-        return batched.run(batch) if isinstance(batch, Planned) else batched(batch)
+        batched_self = together(self, stack=True)
+        return batched_self.run(batch) if isinstance(batch, Planned) else batched_self(batch)
 
     def answer(self, example: Any) -> Any:
         """What `predict` gives of one example, as it can be recorded; if nothing else is said, all that ``forward`` gives."""

@@ -20,10 +20,9 @@ from torch import nn
 from foldloom.errors import ArgumentError
 from foldloom.execution.engine import Planned
 from foldloom.graph.recording import Recording
-from foldloom.models.training import Batch, ForOneExample, last_rows, total_cross_entropy
+from foldloom.models.training import Batch, ForOneExample, last_rows, together, total_cross_entropy
 from foldloom.models.trees.tree_classifier import NumberedTree
 from foldloom.models.trees.tree_lstm import Merge, StateOfVector
-from foldloom.tracing import batch as together
 from foldloom.tracing import cell
 
 AT_ONCE = 8
