@@ -274,7 +274,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     with pytest.raises(ExportedFileError, match="there is no file"):
         Model(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("hello")
-    with pytest.raises(ExportedFileError, match="no file that fl.export writes"):
+    with pytest.raises(ExportedFileError, match=r"no file that fl\.export writes"):
         Model(tmp_path / "text.onnx")
     (tmp_path / "text.pt2").write_text("hello")
     with pytest.raises(ExportedFileError, match=r"no file that torch\.export can load"):
