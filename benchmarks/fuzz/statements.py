@@ -115,7 +115,7 @@ whole = {it}.contiguous()
 whole[0] += 1
 {new:V} = whole.sum(0)
 ---
-{new:V} = torch.empty(3)
+{new:V} = torch.zeros(3)
 torch.add({V}, {V}, out={it})
 ---
 {new:V} = net.weight[0] * 2

@@ -25,6 +25,8 @@ from foldloom.tracing.scope import is_machinery
 from foldloom.tracing.values.lazy_tensor import LazyTensor
 
 MOST_DEPTH = 16
+_MOST_ITEMS = 1000
+"""Of what a loop goes over."""
 
 
 NOT_DIVIDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -166,6 +168,8 @@ class Interpreter:
             # Calls with other numbers of items would be other cells, and could not share their steps.
             raise NotRepeatable("it goes over a list or the rows of a tensor that it is given")
         if isinstance(value, (range, str)):
+            if value[_MOST_ITEMS:]:
+                raise NotRepeatable(f"it goes over more than {_MOST_ITEMS:,} items")
             return [Tracked(item) for item in self.tracker.settle(tracked)]
         if isinstance(value, (nn.ModuleList, nn.Sequential)) and tracked.register is not None:
             return parts_of(self.tracker, tracked)

@@ -349,3 +349,26 @@ def test_positions_of_code_with_shortcuts() -> None:
     assert new[: len(old)] == old
     assert len(new) == len(made.co_code) // 2
     assert {line for line, *_ in new if line} == {line for line, *_ in old if line}
+
+
+def test_loops_without_an_end_of_their_own_are_not_unrolled() -> None:
+    """They end by a `break` or a `return`; following them would take time and memory without bound."""
+
+    def first(x: Tensor) -> Any:
+        for n in range(10**12):
+            y = torch.tanh(x + n) * 2
+            if y.sum() > 0:
+                break
+        return y
+
+    def second(x: Tensor) -> Any:
+        for n in range(10**30):
+            x = torch.tanh(x) * 2
+            if n == 3:
+                return x
+
+    for function in (first, second):
+        inputs = [torch.randn(3, dtype=torch.float64) for _ in range(9)]
+        batched, expected = fl.batch(function), [function(x) for x in inputs]
+        for _ in range(5):
+            torch.testing.assert_close(batched._together([(x,) for x in inputs]), expected)
