@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
+from foldloom.caching import cached_property
 from foldloom.graph.types import Type
 
 

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
+from foldloom.caching import cached_property
 from foldloom.execution.observer import observed_by
 from foldloom.planning.schedulers import ByAgenda, ByDepth
 from foldloom.views.advice import Advice, Costs, advice_for

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from foldloom.caching import cached_property
 from foldloom.graph import Graph, Ints, Op, Type, concatenate, starts_of
 from foldloom.planning.placement import Placed, place
 from foldloom.planning.plans import Access, Plan, Step

@@ -21,6 +21,7 @@ def test_public_names() -> None:
         # Submodules are there because Python puts them there, as soon as they are loaded.
         {
             "blocks",
+            "caching",
             "cli",
             "data",
             "execution",

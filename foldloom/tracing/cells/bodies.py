@@ -11,11 +11,11 @@ import itertools
 import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 
+from foldloom.caching import cached_property
 from foldloom.execution import Kernel
 from foldloom.graph import Op, Type
 from foldloom.graph.ragged import Ragged

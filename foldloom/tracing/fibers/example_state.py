@@ -8,9 +8,9 @@ exactly a loop, and as slow. If one is changed that the code did not tell of, wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from foldloom.caching import cached_property
 from foldloom.errors import SharedStateError
 from foldloom.pytrees import contents
 from foldloom.tracing.fibers.module_hooks import count_batches

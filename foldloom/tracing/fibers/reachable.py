@@ -11,7 +11,7 @@ import threading
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Set
-from functools import cached_property, partial
+from functools import partial
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from foldloom.caching import cached_property
 from foldloom.tracing.fibers.code_facts import Facts, facts_of
 from foldloom.tracing.scope import is_machinery, unwatched
 

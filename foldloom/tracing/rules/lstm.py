@@ -11,13 +11,13 @@ order input, forget, output, candidate: three sigmoids are then one call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from foldloom.caching import cached_property
 from foldloom.execution.pool import empty
 from foldloom.graph.ragged import Ragged
 from foldloom.torch_private import are_transforms_active, is_any_autocast_enabled
