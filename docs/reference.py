@@ -12,12 +12,12 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import foldloom as fl
+from foldloom.caching import cached_property
 
 ROOT = Path(__file__).parent.parent
 PAGE = Path(__file__).with_suffix(".md")
